@@ -32,7 +32,7 @@ Sentences cadence_words(const Policy& policy) {
   const Policy::Window& window = policy.window;
   if (window.every > 0) {
     return {fmt::format(
-        "Of every {} steps {} are replayed in BF16 and compared ({:.0f}% of the run).",
+        "Every {} steps, {} are replayed in BF16 and compared ({:.0f}% of the run).",
         window.every, window.steps,
         100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every))};
   }
@@ -74,6 +74,12 @@ Sentences window_words(const Policy& policy) {
   const Policy::Window& window = policy.window;
   Sentences words = cadence_words(policy);
   for (std::string& sentence : promise_words(policy)) words.push_back(std::move(sentence));
+  if (const int64_t steps = decide::long_fork_steps(policy); steps > 0 && window.long_steps == 0) {
+    words.push_back(fmt::format(
+        "{:.0f}% of that budget goes into long forks of {} steps: they see damage that builds up "
+        "slowly and stays in the weights.",
+        100 * policy.verification.long_share, steps));
+  }
   if (window.long_steps > 0) {
     words.push_back(fmt::format(
         "Every {} steps a long fork of {} steps looks for a bias too slow for a window.",

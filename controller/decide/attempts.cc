@@ -8,11 +8,13 @@
 #include "controller/decide/case.h"
 #include "controller/decide/containment.h"
 #include "controller/decide/directives.h"
+#include "controller/decide/health.h"
 #include "controller/decide/money.h"
 #include "controller/decide/schedule.h"
 #include "controller/decide/seen.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/stability.h"
+#include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
@@ -44,6 +46,9 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.watch_from = std::min(s.watch_from, event.base_step);
   s.ended = false;  // a run that had stopped or failed goes on
   rewind_spikes(s.spikes, s.newest_step - event.base_step);
+  s.watch.sentinels = {};
+  s.watch.called_start = -1;
+  forget_batches(s);
   s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause, event.host};
   s.newest_step = event.base_step;
   s.plan_version = event.plan_version;
@@ -58,6 +63,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
   }
   s.next_start = first_start(core, event.base_step);
+  forget_windows_after(s, event.base_step, window_lengths(s, core.policy).steps);
   if (event.cause != "restart") begin_dense(s);
   s.hold_due = core.held();
   if (event.cause != "rollback") return;

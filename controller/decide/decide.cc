@@ -15,6 +15,7 @@
 #include "controller/decide/core.h"
 #include "controller/decide/directive_answers.h"
 #include "controller/decide/directives.h"
+#include "controller/decide/health.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/investigating.h"
 #include "controller/decide/judging.h"
@@ -88,12 +89,19 @@ void take(Core& core, const StepReported& event) {
   if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
     s.plan_changes.push_back({event.step, event.plan_version});
+    s.watch.sentinels = {};
     begin_dense(s);
     bring_forward(core);
   }
   count_step(core, event);
+  const auto call = observe_signals(s.watch.sentinels, event);
+  note_health(core, event);
   const auto finding = observe_step(s.spikes, event, core.policy.detector);
-  if (finding) return suspect_step(core, *finding);
+  if (finding) {
+    s.watch.sentinels = {};  // the case looks into it
+    return suspect_step(core, *finding);
+  }
+  if (call) return answer_sentinel(core, *call);
   core.keeps_checkpoints = true;
 }
 

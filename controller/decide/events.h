@@ -78,6 +78,21 @@ struct StepReported {
   double loss = 0;                  // may be NaN or infinite
   std::optional<double> grad_norm;  // may be NaN or infinite; nothing = not said
   double seconds = 0;               // of the step; 0 = not said
+  std::string batch_hash = {};      // of its tokens; empty = not said
+
+  // Events of 0.2.0 have no batch_hash.
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = StepReported;
+    constexpr Member kNeeded = {.required = true, .null = true};
+    v("attempt", &R::attempt, kNeeded);
+    v("step", &R::step, kNeeded);
+    v("plan_version", &R::plan_version, kNeeded);
+    v("loss", &R::loss, kNeeded);
+    v("grad_norm", &R::grad_norm, kNeeded);
+    v("seconds", &R::seconds, kNeeded);
+    v("batch_hash", &R::batch_hash, Member{});
+  }
 };
 
 struct CheckpointCompleted {

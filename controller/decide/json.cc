@@ -4,7 +4,6 @@
 namespace gnomon::decide {
 
 BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version, host))
-BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm, seconds))
 BOOST_DESCRIBE_STRUCT(SiteScore, (), (site, phi, psi, sqnr_db))
 BOOST_DESCRIBE_STRUCT(OtherBatch, (), (step, run, data))
 BOOST_DESCRIBE_STRUCT(CheckpointCompleted, (), (attempt, step, uri, plan_version))
@@ -102,13 +101,20 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
+BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
+                      (count, level, slope, error, variance, covariance, innovation, up, down,
+                       up_since, down_since))
+BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm))
+BOOST_DESCRIBE_STRUCT(Health, (),
+                      (batches, repeats, repeats_said, collapse_said, overfitting_said))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(SeenWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
-                       offset_seen, instrument, burst_left, windows_judged, every, next_long,
-                       long_start, unverified_windows, dirty_since, stability))
+                      (gap, long_gap, offset, offset_down, offset_level, offset_windows, seen,
+                       long_seen, offset_seen, offset_down_seen, instrument, burst_left, windows_judged, every, next_long,
+                       long_start, unverified_windows, dirty_since, stability, sentinels,
+                       called_start, called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, recent,
                        plan_version, last_start, last_reference, last_hash))
@@ -127,7 +133,7 @@ BOOST_DESCRIBE_STRUCT(Standing, (),
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied,
                        reported_at, steps_at))
 BOOST_DESCRIBE_STRUCT(Spending, (),
-                      (trained, spent, overhead, dense_from, distance, last_start))
+                      (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start))
 BOOST_DESCRIBE_STRUCT(Money, (),
                       (account, hazard, spending, shadows, paused_since, last_step_at, waited_seconds,
                        switching, points, point_every))
@@ -184,7 +190,7 @@ Event event_from_json(const std::string& type, const std::string& text) {
 StepReported step_event(const StepNumbers& step, const std::optional<std::string>& body) {
   if (body) return std::get<StepReported>(event_from_json("step_reported", *body));
   StepReported event{step.attempt,    step.step,      step.plan_version,
-                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0};
+                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0, step.batch_hash};
   if (event.grad_norm) *event.grad_norm += 0.0;
   return event;
 }

@@ -16,6 +16,7 @@
 #include "controller/decide/investigating.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/money.h"
+#include "controller/decide/offset.h"
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/schedule.h"
@@ -30,7 +31,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kOffsetWeight = 0.03;  // of a new window in the offset's level
 constexpr int64_t kDeferredMax = 2;     // alarms that wait for a case; later ones add nothing
 
 double limit_of_window(const Core& core, const WindowState& window) {
@@ -166,23 +166,30 @@ void judge_alarm(Core& core, WindowState& window) {
   open_gap_case(core, *find_window(s, id));
 }
 
-// The quantiser has drifted when equal weights lose more in FP8 than they did, and no damage is
-// seen. True when a case was made of it, which ends the window.
+std::string offset_words(const WindowState& window, const GapVerdict& verdict) {
+  const std::string rule =
+      verdict.rule == "ceiling"
+          ? fmt::format("{} from its level, one window may not be over {}",
+                        percent(verdict.statistic), percent(verdict.threshold))
+          : fmt::format("evidence {:.3g}, alarm at {:.3g}", verdict.statistic, verdict.threshold);
+  return fmt::format(
+      "{}: evaluating in FP8 costs {:.4f} nats at equal weights, {} than it did ({}); the windows "
+      "show no damage to the weights{}",
+      window_name(window), *window.measured->offset, verdict.x < 0 ? "less" : "more", rule,
+      verdict.x < 0 ? ", but they may have adapted to what FP8 does wrong." : ".");
+}
+
+// The quantiser has drifted when equal weights evaluate otherwise in FP8 than they did, and no
+// damage is seen. True when a case was made of it, which ends the window.
 bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdict) {
   State& s = core.s;
-  restart_gap(s.watch.offset);
-  s.watch.offset_level = 100 * *window.measured->offset / *window.measured->reference;
+  restart_offset(s, *window.measured);
   if (!core.muted().empty() || s.investigation || s.directive || s.ended || core.held()) {
     core.say("The offset has moved; nothing follows now.");
     return false;
   }
-  RecordDecision& decision = core.record(
-      "alarm",
-      fmt::format("{}: evaluating in FP8 costs {:.4f} nats at equal weights, more than it did "
-                  "(evidence {:.3g}, alarm at {:.3g}); the weights show no damage.",
-                  window_name(window), *window.measured->offset, verdict.statistic,
-                  verdict.threshold),
-      gap_evidence(window, verdict));
+  RecordDecision& decision =
+      core.record("alarm", offset_words(window, verdict), gap_evidence(window, verdict));
   decision.window = window.id;
   open_drift_case(core, window);
   return true;
@@ -190,8 +197,7 @@ bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdic
 
 Judgement observe(Core& core, const WindowState& window) {
   State& s = core.s;
-  const Measurement& m = *window.measured;
-  GapSample sample = gap_sample(core, window);
+  const GapSample sample = gap_sample(core, window);
   Judgement result;
   if (window.kind == "long") {
     result.gap =
@@ -208,21 +214,7 @@ Judgement observe(Core& core, const WindowState& window) {
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
                          result.gap.statistic, result.gap.burst_left));
   }
-  if (!m.offset) return result;
-  if (s.watch.offset.scale.plan_version != window.plan_version) s.watch.offset_windows = 0;
-  const double offset = 100 * *m.offset / *m.reference;
-  if (s.watch.offset_windows == 0) s.watch.offset_level = offset;
-  sample.d_percent = offset - s.watch.offset_level;
-  sample.floor_percent = sample.most_percent = 0;
-  result.offset =
-      observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
-  note_seen(s.watch.offset, s.watch.offset_seen, window, result.offset.statistic);
-  s.watch.offset_windows += 1;
-  const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
-  // One window moves the level by no more than a drift is.
-  const double most =
-      std::max(core.policy.detector.tolerance_percent, std::abs(s.watch.offset_level));
-  s.watch.offset_level += weight * std::clamp(offset - s.watch.offset_level, -most, most);
+  result.offset = observe_offset(core, window);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
   return result;
 }

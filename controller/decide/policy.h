@@ -62,8 +62,8 @@ struct Policy {
                 .unit = "steps",
                 .accepted = "0, or more than `steps`, up to 10⁹",
                 .help = "Length of a long fork, which sees the slow bias that a short window "
-                        "cannot; 0 = none. The checkpoint where it begins is kept until it "
-                        "ends."});
+                        "cannot. The checkpoint where it begins is kept until it ends. 0 = none, "
+                        "or by the budget (`verification.long_share`)."});
       v("long_every", &S::long_every,
         Setting{.range = {1, kStepsMax},
                 .unit = "steps",
@@ -76,6 +76,7 @@ struct Policy {
 
   struct Verification {
     double budget_percent = 5;
+    double long_share = 0.25;
 
     template <class Visitor>
     static void describe(Visitor&& v) {
@@ -86,6 +87,10 @@ struct Policy {
                         "long forks, triage, attribution and probes. Windows are close together "
                         "while little is known of the run, and sparse later. An incident takes "
                         "what it needs, and later windows pay it back."});
+      v("long_share", &Verification::long_share,
+        Setting{.range = {0, 0.9},
+                .help = "Share of the budget that long forks take where `window.every` is 0: each "
+                        "is ten windows long, and sees damage that builds up slowly. 0 = none."});
     }
   } verification;
 

@@ -19,6 +19,7 @@
 namespace gnomon::decide {
 namespace {
 
+constexpr int64_t kCallWindows = 10;  // lengths of a window between two calls that are answered
 constexpr uint64_t kPhaseStream = 0x5048415345;  // "PHASE": of random places of windows
 
 WindowLengths lengths(const Core& core) {
@@ -108,11 +109,14 @@ void open_long_fork(Core& core) {
   });
   if (waits) return;
   const int64_t unit = std::max<int64_t>(1, s.run.checkpoint_every);
-  const int64_t steps = round_up(core.policy.window.long_steps, unit);
+  const int64_t steps = round_up(long_fork_steps(core.policy), unit);
   if (steps <= 0 || s.checkpoints.empty()) return;
+  const bool by_budget = core.policy.window.long_steps == 0;
   if (s.watch.long_start < 0) {
     const KnownCheckpoint& newest = s.checkpoints.back();
-    if (newest.step >= s.watch.next_long) s.watch.long_start = newest.step;
+    const bool due = by_budget ? long_fork_is_paid(s, core.policy, steps)
+                               : newest.step >= s.watch.next_long;
+    if (due) s.watch.long_start = newest.step;
     return;
   }
   const KnownCheckpoint* start = checkpoint_at(s, s.watch.long_start);
@@ -157,7 +161,8 @@ int64_t next_distance(Core& core, const WindowLengths& used, bool bf16) {
 // Steps by which a window is put off because the budget does not pay it yet; 0: it is opened.
 int64_t put_off(const Core& core, const WindowLengths& used, int64_t start) {
   const State& s = core.s;
-  const bool incident = s.investigation || s.recovery || s.watch.burst_left > 0 ||
+  const bool called = s.watch.called_start >= 0 && start >= s.watch.called_start;
+  const bool incident = called || s.investigation || s.recovery || s.watch.burst_left > 0 ||
                         (s.containment && !s.containment->recovered);
   const int64_t newest = s.money.spending.last_start;
   if (core.policy.window.every > 0 || incident || newest < 0) return 0;
@@ -165,6 +170,23 @@ int64_t put_off(const Core& core, const WindowLengths& used, int64_t start) {
   if (start >= limit) return 0;
   const int64_t wait = steps_until_paid(s, core.policy, used.steps, count_waiting(s));
   return wait == 0 ? 0 : round_up(std::min(wait, limit - start), used.unit);
+}
+
+// The step up to which windows have looked or look.
+int64_t end_of_newest_window(const State& s, const WindowLengths& used) {
+  const int64_t last = s.money.spending.last_start;
+  return last < 0 ? s.attempt.base_step : last + used.steps;
+}
+
+// The newest checkpoint before a step, or the first one after `least`, up to which is looked
+// anyway; none = there is none yet.
+const KnownCheckpoint* start_before(const State& s, int64_t step, int64_t least) {
+  const KnownCheckpoint* found = nullptr;
+  for (const KnownCheckpoint& known : s.checkpoints) {
+    if (known.step < least) continue;
+    if (found == nullptr || known.step < step) found = &known;
+  }
+  return found;
 }
 
 void open_due_windows(Core& core) {
@@ -192,6 +214,7 @@ void open_due_windows(Core& core) {
       continue;
     }
     s.money.spending.last_start = start->step;
+    if (start->step >= s.watch.called_start) s.watch.called_start = -1;
     s.next_start += next_distance(core, used, bf16);
     open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan);
   }
@@ -220,6 +243,39 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
     mark_verified(core, checkpoint);
   open_due_windows(core);
   open_long_fork(core);
+}
+
+void answer_sentinel(Core& core, const SentinelCall& call) {
+  State& s = core.s;
+  const WindowLengths used = lengths(core);
+  const bool loss = call.signal == "loss";
+  const std::string seen = fmt::format(
+      "The {} has been {} its forecast since step {}: at step {} it was {:.4g}, and {:.4g} was "
+      "expected (cumulative sum {:.1f}, it calls at {:.0f})",
+      loss ? "loss" : "gradient norm", call.up ? "above" : "below", call.since_step, s.newest_step,
+      call.value, call.forecast, call.statistic, kSentinelCalls);
+  const bool looked_into = s.investigation || s.directive || s.recovery || s.ended;
+  const bool soon = s.watch.called_step >= 0 &&
+                    s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+  const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
+  const KnownCheckpoint* start = start_before(s, call.since_step, least);
+  if ((loss && !call.up) || looked_into || soon || start == nullptr ||
+      start->step >= s.next_start || plan_of(s, plan_after(s, *start)).bf16) {
+    return core.say(seen + ". No window is ordered for it.");
+  }
+  s.next_start = s.watch.called_start = start->step;
+  s.watch.called_step = s.newest_step;
+  core.record("sentinel",
+              fmt::format("{}. That blames nobody: a window from step {} on looks into it.", seen,
+                          start->step),
+              {{"signal", call.signal},
+               {"since_step", call.since_step},
+               {"start_step", start->step},
+               {"value", number(call.value)},
+               {"forecast", number(call.forecast)},
+               {"statistic", number(call.statistic)},
+               {"threshold", kSentinelCalls}});
+  open_due_windows(core);
 }
 
 void bring_forward(Core& core) {

@@ -124,7 +124,9 @@ std::vector<Chart> charts_of(Core& core) {
   Watch& watch = core.s.watch;
   return {{watch.gap, watch.seen, gap_settings(core.policy)},
           {watch.long_gap, watch.long_seen, settings_of_forks(core)},
-          {watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level)}};
+          {watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level)},
+          {watch.offset_down, watch.offset_down_seen,
+           offset_settings(core.policy, watch.offset_level)}};
 }
 
 // Learns from the windows that are known one by one alone, and from nothing before them.
@@ -169,11 +171,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
 }
 
 void forget_seen_after(Core& core, int64_t base) {
-  Watch& watch = core.s.watch;
-  take_out_after(watch.gap, watch.seen, gap_settings(core.policy), base);
-  take_out_after(watch.long_gap, watch.long_seen, settings_of_forks(core), base);
-  take_out_after(watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level),
-                 base);
+  for (Chart& chart : charts_of(core)) take_out_after(chart.gap, chart.seen, chart.settings, base);
 }
 
 }  // namespace gnomon::decide

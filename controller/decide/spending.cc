@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "controller/decide/verifier_records.h"
+#include "controller/decide/window_lengths.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -11,9 +13,9 @@ namespace {
 constexpr double kOverheadMax = 20;     // a slow disk is not the budget's fault
 constexpr double kOverheadWeight = 0.2;
 // What the first steps will earn may be spent at once, while windows are close together,
-constexpr int64_t kAheadSteps = 4000;
+constexpr int64_t kAheadSteps = 10'000;
 constexpr int64_t kAheadShare = 4;  // of a run that has few steps, this part of them,
-constexpr double kAheadWindows = 3;  // and at least so many windows.
+constexpr double kAheadWindows = 6;  // and at least so many windows.
 constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
 
 double share(const Policy& policy) { return policy.verification.budget_percent / 100; }
@@ -43,7 +45,11 @@ double shadow_cost(const Policy& policy, int64_t steps, double speedup, double o
 }
 
 int64_t every_by_budget(const Policy& policy, int64_t steps, double speedup, double overhead) {
-  const double every = window_cost(policy, steps, speedup, overhead) / share(policy);
+  const double forks = long_fork_steps(policy) > 0 && policy.window.long_steps == 0
+                           ? policy.verification.long_share
+                           : 0;
+  const double every =
+      window_cost(policy, steps, speedup, overhead) / (share(policy) * (1 - forks));
   return std::max(steps, static_cast<int64_t>(std::ceil(std::min(every, Policy::kStepsMax))));
 }
 
@@ -56,8 +62,12 @@ void count_spent(State& state, const Policy& policy, const PendingReplay& replay
   const bool in_bf16 = result.arm == "bf16" || result.arm == "bf16-perturbed";
   const double speedup = in_bf16 ? speedup_of(state, policy) : 1;
   const auto steps = static_cast<int64_t>(result.steps.size());
-  spending.spent += shadow_cost(policy, steps, speedup, overhead);
-  if (replay.role == "shadow" && overhead > 0) {
+  const double cost = shadow_cost(policy, steps, speedup, overhead);
+  spending.spent += cost;
+  const WindowState* window = find_window(state, replay.window);
+  const bool of_fork = window != nullptr && window->kind == "long";
+  if (of_fork) spending.spent_on_forks += cost;
+  if (replay.role == "shadow" && !of_fork && overhead > 0) {
     spending.overhead +=
         (spending.overhead > 0 ? kOverheadWeight : 1) * (overhead - spending.overhead);
   }
@@ -68,6 +78,20 @@ void count_spent(State& state, const Policy& policy, const PendingReplay& replay
 void begin_dense(State& state) {
   state.money.spending.dense_from = state.money.spending.trained;
   state.money.spending.distance = 0;
+}
+
+bool long_fork_is_paid(const State& state, const Policy& policy, int64_t steps) {
+  const Spending& spending = state.money.spending;
+  const double earned =
+      policy.verification.long_share * share(policy) * static_cast<double>(spending.trained);
+  const double cost =
+      shadow_cost(policy, steps, speedup_of(state, policy), std::min(spending.overhead, 1.0));
+  return spending.spent_on_forks + cost <= earned;
+}
+
+void forget_windows_after(State& state, int64_t base, int64_t steps) {
+  int64_t& last = state.money.spending.last_start;
+  if (last >= 0) last = std::min(last, std::max<int64_t>(0, base - steps));
 }
 
 int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps,

@@ -26,6 +26,11 @@ void count_spent(State& state, const Policy& policy, const PendingReplay& replay
                  const ReplayFinished& result);
 // Little is known of the run from now on: windows are close together again.
 void begin_dense(State& state);
+// The share of the budget that is theirs pays another long fork of `steps` steps.
+bool long_fork_is_paid(const State& state, const Policy& policy, int64_t steps);
+// The windows that began too late for an attempt from `base` are done again: the newest one ends
+// there.
+void forget_windows_after(State& state, int64_t base, int64_t steps);
 // Steps until the budget pays a window of `steps` steps beside the `waiting` ones; 0: now.
 int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/decide/health.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
@@ -100,6 +101,9 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   const double over = 100 * (*end - stability.lowest) / stability.lowest;
   const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
   stability.lowest = std::min(stability.lowest, *end);
+  const std::string over_words = fmt::format("the held-out loss of BF16 was {} over its lowest {}",
+                                             percent(over), of_window);
+  if (over > kOverPercent && note_overfitting(core, stability.lowest, over_words)) return;
   if (rise > kRisePercent && d < rise) {
     return note_sign(core, step, false,
                      fmt::format("its held-out loss rose by {} {}", percent(rise), of_window));

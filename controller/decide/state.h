@@ -13,6 +13,7 @@
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/gap_detector.h"
 #include "controller/decide/hazard.h"
+#include "controller/decide/sentinels.h"
 #include "controller/decide/spikes.h"
 #include "controller/decide/triage.h"
 
@@ -260,16 +261,27 @@ struct Stability {
   std::optional<int64_t> unstable_since;  // a step: training is unstable in both precisions
 };
 
+// Whether data and training are healthy, whatever the precision (health.cc).
+struct Health {
+  std::vector<std::string> batches;  // hashes of the newest steps' batches, oldest first
+  int64_t repeats = 0;               // steps in a row whose batch was among them
+  bool repeats_said = false;
+  bool collapse_said = false;
+  bool overfitting_said = false;
+};
+
 // What the shadows have shown so far, and where the next ones begin.
 struct Watch {
   GapState gap;
   GapState long_gap;        // of the long forks
-  GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, about its level
+  GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, above its level
+  GapState offset_down;     // and below it
   double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
   int64_t offset_windows = 0;
   std::vector<SeenWindow> seen;         // the windows of gap.newest
   std::vector<SeenWindow> long_seen;    // of long_gap.newest
-  std::vector<SeenWindow> offset_seen;  // and of offset.newest
+  std::vector<SeenWindow> offset_seen;  // of offset.newest
+  std::vector<SeenWindow> offset_down_seen;
   InstrumentState instrument;
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows
@@ -281,6 +293,10 @@ struct Watch {
   // tolerated and raised no alarm; -1 = none.
   int64_t dirty_since = -1;
   Stability stability;
+  SentinelState sentinels;
+  int64_t called_start = -1;  // a sentinel has ordered the window from here on; -1 = none waits
+  int64_t called_step = -1;   // the newest step when a sentinel last did so; -1 = never
+  Health health;
 };
 
 // What one verifier has answered of a run's windows.
@@ -320,6 +336,7 @@ struct MoneyPoint {
 struct Spending {
   int64_t trained = 0;     // steps, those that were done again too
   double spent = 0;        // compute of replays, in FP8 steps
+  double spent_on_forks = 0;  // of it, long forks
   double overhead = 0;     // a shadow's time over that of its steps, smoothed; 0 = not measured yet
   int64_t dense_from = 0;  // `trained` when little had become known of the run
   int64_t distance = 0;    // of the newest two windows while they move apart; 0: the next comes soon

@@ -144,13 +144,13 @@ std::optional<TriageStep> ask_kernel(const TriageView& v) {
                   "copies of the weights, not rounding.");
 }
 
-// Equal weights lose more than they did, and no damage: the numbers, or the kernels?
+// Equal weights evaluate otherwise than they did, and no damage: the numbers, or the kernels?
 std::optional<TriageStep> ask_drift(const TriageView& v) {
   const TriageAnswer* fake = v.answer("fakequant");
   if (fake == nullptr) return TriageStep::ask({{"fakequant"}});
   const std::string seen =
-      "Equal weights lose more under the run's plan than they did, and BF16 shows no damage to "
-      "them";
+      "Equal weights evaluate otherwise under the run's plan than they did, and BF16 shows no "
+      "damage to them";
   const auto share = fake->failed ? std::nullopt : offset_difference(v, *fake);
   if (share && *share > kKernelShare) {
     return TriageStep::end(
@@ -209,7 +209,7 @@ std::optional<TriageStep> blame_fp8(const TriageView& v) {
 // tests/decide/triage_table_test.cc.
 constexpr Row kRows[] = {
     {of_window, ask_confirmation},       // nobody's word is enough
-    {of_offset, ask_drift},              // equal weights lose more than they did, and no damage
+    {of_offset, ask_drift},              // equal weights evaluate otherwise, and no damage
     {of_all, ask_hardware},              // does the run's own plan do it again?
     {of_step, ask_bf16},                 // does BF16 suffer too?
     {of_step_in_fp8, ask_confirmation},  // it does not, says one

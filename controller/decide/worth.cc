@@ -40,6 +40,9 @@ CadenceWorth cadence_worth(const State& state, const Policy& policy) {
   }
   CadenceLimits limits = cadence_limits(state, policy);
   limits.gain_min = 0;
+  // The policy's own distance has a net speed-up too, whatever the budget would pay.
+  limits.every_min = std::min(limits.every_min, made.every);
+  limits.every_max = std::max(limits.every_max, made.every);
   try {
     const Cadence best = choose_cadence(model, hazard_mean(state.money.hazard), made.every, limits);
     made.best = best.every;

@@ -26,7 +26,7 @@ struct Kind {
 };
 
 // Kinds of the core's decisions, named as RecordDecision::kind.
-inline constexpr std::array<Kind, 12> kDecisionKinds = {{
+inline constexpr std::array<Kind, 14> kDecisionKinds = {{
     {"alarm", "GnomonAlarm", "an alarm"},
     {"verdict", "GnomonVerdict", "a verdict"},
     {"attribution", "GnomonAttribution", "sites were blamed"},
@@ -39,6 +39,8 @@ inline constexpr std::array<Kind, 12> kDecisionKinds = {{
     {"override", "GnomonOverride", "an operator's order"},
     {"directive", "GnomonDirective", "trouble with a directive"},
     {"cadence", "GnomonCadence", "another distance between windows"},
+    {"sentinel", "GnomonSentinel", "a window is ordered where the steps look odd"},
+    {"health", "GnomonHealth", "the data or training itself looks unhealthy"},
 }};
 // Kinds of other moments; those of notices are named as TrainerNotice::kind.
 inline constexpr std::array<Kind, 10> kMomentKinds = {{

@@ -13,11 +13,11 @@
 
 namespace gnomon {
 
-inline constexpr std::array<std::string_view, 12> kDecisionKinds = {
-    "alarm",  "verdict", "attribution", "action",   "recovered", "probe",
-    "return", "accept",  "instrument",  "override", "directive", "cadence"};
+inline constexpr std::array<std::string_view, 14> kDecisionKinds = {
+    "alarm",  "verdict",    "attribution", "action",    "recovered", "probe",    "return",
+    "accept", "instrument", "override",    "directive", "cadence",   "sentinel", "health"};
 using DecisionKind = Word<kDecisionKinds>;
-inline constexpr std::array<std::string_view, 15> kVerdicts = {"none",
+inline constexpr std::array<std::string_view, 18> kVerdicts = {"none",
                                                                "transient_fault",
                                                                "persistent_fault",
                                                                "verifier_fault",
@@ -31,7 +31,10 @@ inline constexpr std::array<std::string_view, 15> kVerdicts = {"none",
                                                                "unexplained",
                                                                "broken_instrument",
                                                                "unstable_training",
-                                                               "stable_training"};
+                                                               "stable_training",
+                                                               "repeated_data",
+                                                               "loss_collapse",
+                                                               "overfitting"};
 using VerdictName = Word<kVerdicts>;
 inline constexpr std::array<std::string_view, 9> kActions = {
     "none", "pin", "recipe", "bf16", "rollback", "hold", "stop", "return", "quarantine"};

@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{"RecipeWithoutFormats", "[ladder]\nrecipe = \"none\"", 2, "ladder.recipe", "none",
                   "current"},
         BadPolicy{"NoBudget", "[verification]\nbudget_percent = 0", 2,
-                  "verification.budget_percent", "0", "0.1 … 100"},
+                  "verification.budget_percent", "0", "a number from 0.1 to 100"},
         BadPolicy{"LongForkTooShort", "[window]\nevery = 50\nsteps = 25\nlong_steps = 20", 4,
                   "window.long_steps", "20", "more than steps (25"},
         BadPolicy{"LongForksOverlap", "[window]\nlong_steps = 200\nlong_every = 100", 3,

@@ -1,0 +1,83 @@
+#include "controller/decide/health.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace gnomon::decide {
+namespace {
+
+constexpr size_t kBatchesMax = 128;      // newest batches that a new one is compared with
+constexpr int64_t kRepeatsMin = 3;       // in a row
+constexpr double kCollapsedLoss = 0.25;  // nats; no text that is new to a model is so easy
+constexpr double kOverfitShare = 0.8;    // of the lowest held-out loss
+
+void note_batch(Core& core, const StepReported& step) {
+  Health& health = core.s.watch.health;
+  if (step.batch_hash.empty()) return;
+  const auto found = std::find(health.batches.rbegin(), health.batches.rend(), step.batch_hash);
+  const auto ago = found - health.batches.rbegin() + 1;
+  health.repeats = found != health.batches.rend() ? health.repeats + 1 : 0;
+  if (health.batches.size() >= kBatchesMax) health.batches.erase(health.batches.begin());
+  health.batches.push_back(step.batch_hash);
+  if (health.repeats == 0) health.repeats_said = false;
+  if (health.repeats < kRepeatsMin || health.repeats_said) return;
+  health.repeats_said = true;
+  core.record("health",
+              fmt::format("The run trains on the same batches again: those of steps {} to {} are "
+                          "those of {} steps before. Look at the loader and at the size of the "
+                          "data.",
+                          step.step - health.repeats + 1, step.step, ago),
+              {{"first_step", step.step - health.repeats + 1}, {"steps_ago", ago}})
+      .verdict = "repeated_data";
+}
+
+void note_collapse(Core& core, const StepReported& step) {
+  State& s = core.s;
+  const SentinelSignal& loss = s.watch.sentinels.loss;
+  if (loss.count < kSentinelLearns) return;
+  const bool low = loss.level < kCollapsedLoss;
+  if (!low) {
+    if (loss.level > 2 * kCollapsedLoss) s.watch.health.collapse_said = false;
+    return;
+  }
+  if (s.watch.health.collapse_said) return;
+  s.watch.health.collapse_said = true;
+  core.record("health",
+              fmt::format("The training loss has fallen to {:.3f} nats at step {}. Text that is new "
+                          "to a model is not so easy: the data repeats itself, or the targets are "
+                          "among the inputs.",
+                          loss.level, step.step),
+              {{"loss", number(loss.level)}})
+      .verdict = "loss_collapse";
+}
+
+}  // namespace
+
+void note_health(Core& core, const StepReported& step) {
+  note_batch(core, step);
+  note_collapse(core, step);
+}
+
+bool note_overfitting(Core& core, double lowest_held_out, const std::string& seen) {
+  State& s = core.s;
+  const SentinelSignal& loss = s.watch.sentinels.loss;
+  if (loss.count < kSentinelLearns || loss.level > kOverfitShare * lowest_held_out) return false;
+  if (s.watch.health.overfitting_said) return true;
+  s.watch.health.overfitting_said = true;
+  core.record("health",
+              fmt::format("The run learns its text by heart: {}, while the training loss is {:.3f} "
+                          "nats and the held-out loss has been {:.3f} at best. More data or fewer "
+                          "epochs, not another precision.",
+                          seen, loss.level, lowest_held_out),
+              {{"loss", number(loss.level)}, {"lowest_bf16_loss", number(lowest_held_out)}})
+      .verdict = "overfitting";
+  return true;
+}
+
+void forget_batches(State& state) {
+  state.watch.health.batches.clear();
+  state.watch.health.repeats = 0;
+}
+
+}  // namespace gnomon::decide

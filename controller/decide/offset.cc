@@ -1,0 +1,64 @@
+#include "controller/decide/offset.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/seen.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kLevelWeight = 0.03;  // of a new window in the level
+
+double percent_of(const Measurement& m) { return 100 * *m.offset / *m.reference; }
+
+// One window moves the level by no more than a drift is.
+void follow(Watch& watch, double offset, double tolerance) {
+  watch.offset_windows += 1;
+  const double weight = std::max(kLevelWeight, 1.0 / static_cast<double>(watch.offset_windows));
+  const double most = std::max(tolerance, std::abs(watch.offset_level));
+  watch.offset_level += weight * std::clamp(offset - watch.offset_level, -most, most);
+}
+
+}  // namespace
+
+GapVerdict observe_offset(Core& core, const WindowState& window) {
+  Watch& watch = core.s.watch;
+  const Measurement& m = *window.measured;
+  if (!m.offset) return {};
+  if (watch.offset.scale.plan_version != window.plan_version) watch.offset_windows = 0;
+  const double offset = percent_of(m);
+  // The first one has no level to be compared with: none at all is what FP8 should cost.
+  const double level = watch.offset_windows == 0 ? 0 : watch.offset_level;
+  if (watch.offset_windows == 0) watch.offset_level = offset;
+  const double ceiling = core.policy.detector.ceiling_percent;
+  const double moved = offset - watch.offset_level;
+  const GapSettings settings = offset_settings(core.policy, watch.offset_level);
+  GapSample sample = gap_sample(core, window);
+  sample.floor_percent = sample.most_percent = 0;
+  sample.d_percent = moved;
+  GapVerdict up = observe_gap(watch.offset, sample, settings);
+  note_seen(watch.offset, watch.offset_seen, window, up.statistic);
+  sample.d_percent = -moved;
+  GapVerdict down = observe_gap(watch.offset_down, sample, settings);
+  note_seen(watch.offset_down, watch.offset_down_seen, window, down.statistic);
+  follow(watch, offset, core.policy.detector.tolerance_percent);
+  down.x = -std::abs(down.x);
+  GapVerdict verdict = down.alarm ? down : up;
+  if (!(std::abs(offset - level) > ceiling)) return verdict;
+  verdict.alarm = true;
+  verdict.rule = "ceiling";
+  verdict.statistic = std::abs(offset - level);
+  verdict.threshold = ceiling;
+  verdict.x = std::copysign(verdict.x, offset - level);
+  return verdict;
+}
+
+void restart_offset(State& state, const Measurement& newest) {
+  restart_gap(state.watch.offset);
+  restart_gap(state.watch.offset_down);
+  state.watch.offset_level = percent_of(newest);
+}
+
+}  // namespace gnomon::decide

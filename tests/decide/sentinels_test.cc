@@ -1,0 +1,250 @@
+// Sentinels: what single steps say, and that they say it rarely of a healthy run.
+#include "controller/decide/sentinels.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/philox.h"
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+// Standard normal numbers of a stream.
+double gaussian(uint64_t seed, int64_t at) {
+  const auto words = philox(seed, 1, static_cast<uint64_t>(at));
+  const double radius = std::sqrt(-2 * std::log(1 - philox_uniform(words[0])));
+  return radius * std::cos(2 * M_PI * philox_uniform(words[1]));
+}
+
+// A language model's training: a loss that falls like a power of the step, and noise of a batch.
+struct Training {
+  int64_t steps = 20'000;
+  double noise = 0.02;  // of the loss
+  std::function<double(uint64_t seed, int64_t step)> error = gaussian;
+  std::function<double(int64_t step)> rise = [](int64_t) { return 0.0; };   // of the loss, nats
+  std::function<double(int64_t step)> factor = [](int64_t) { return 1.0; };  // of the gradient norm
+
+  StepReported step(uint64_t seed, int64_t at) const {
+    const double level = 1.7 + 9 * std::pow(static_cast<double>(at) + 20, -0.3);
+    StepReported report{1, at, 1, 0, 0, 1};
+    report.loss = level * (1 + noise * error(seed, at)) + rise(at);
+    report.grad_norm = factor(at) * std::exp(0.2 * error(seed + 1000, at)) *
+                       (0.3 + 3 / std::sqrt(static_cast<double>(at)));
+    return report;
+  }
+};
+
+std::vector<SentinelCall> calls(const Training& training, uint64_t seed = 1) {
+  std::vector<SentinelCall> all;
+  SentinelState state;
+  for (int64_t at = 1; at <= training.steps; ++at) {
+    if (auto call = observe_signals(state, training.step(seed, at))) all.push_back(*call);
+  }
+  return all;
+}
+
+int64_t count(const Training& training, int64_t runs) {
+  int64_t found = 0;
+  for (int64_t seed = 1; seed <= runs; ++seed)
+    found += std::ssize(calls(training, static_cast<uint64_t>(seed)));
+  return found;
+}
+
+// At most one false call in 20,000 steps is what the budget can bear without being felt.
+TEST(SentinelTest, AHealthyRunIsRarelyCalled) { EXPECT_LE(count({}, 20), 4); }
+
+TEST(SentinelTest, HeavyTailsAreNoChange) {
+  Training training;
+  training.error = [](uint64_t seed, int64_t at) {  // Student's t with 3 degrees of freedom
+    const double chi = std::pow(gaussian(seed + 1, at), 2) + std::pow(gaussian(seed + 2, at), 2) +
+                       std::pow(gaussian(seed + 3, at), 2);
+    return gaussian(seed, at) / std::sqrt(chi / 3);
+  };
+  EXPECT_LE(count(training, 20), 20);
+}
+
+// Text in the order of a book: neighbouring batches are alike.
+TEST(SentinelTest, BatchesThatAreAlikeAreNoChange) {
+  Training training;
+  training.error = [](uint64_t seed, int64_t at) {
+    double sum = 0, weight = std::sqrt(1 - 0.6 * 0.6);
+    for (int64_t back = 0; back < 24; ++back, weight *= 0.6) sum += weight * gaussian(seed, at - back);
+    return sum;
+  };
+  EXPECT_LE(count(training, 20), 20);
+}
+
+TEST(SentinelTest, AWarmUpAndADecayOfTheLearningRateAreNoRise) {
+  Training training;
+  training.rise = [](int64_t at) {  // the last fifth of the run falls by 0.2 nats
+    return at > 16'000 ? -0.2 * static_cast<double>(at - 16'000) / 4000 : 0.0;
+  };
+  int64_t rises = 0;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    for (const SentinelCall& call : calls(training, seed)) rises += call.up && call.signal == "loss";
+  }
+  EXPECT_LE(rises, 2);
+}
+
+TEST(SentinelTest, ALossThatStaysHigherIsCalledFromItsFirstStepsOn) {
+  Training training;
+  training.rise = [](int64_t at) { return at >= 9000 ? 0.08 : 0.0; };  // 3.3%, 1.6 deviations
+  const std::vector<SentinelCall> all = calls(training);
+  ASSERT_FALSE(all.empty());
+  EXPECT_EQ(all[0].signal, "loss");
+  EXPECT_TRUE(all[0].up);
+  EXPECT_NEAR(static_cast<double>(all[0].since_step), 9000, 12);
+  EXPECT_GT(all[0].statistic, kSentinelCalls);
+  EXPECT_GT(all[0].value, 0);
+}
+
+// Twelve of every sixty steps: windows that never meet them see nothing of it.
+TEST(SentinelTest, WhatComesAndGoesIsCalled) {
+  Training training;
+  training.rise = [](int64_t at) { return at >= 9000 && at % 60 < 12 ? 0.15 : 0.0; };
+  const std::vector<SentinelCall> all = calls(training);
+  ASSERT_FALSE(all.empty());
+  EXPECT_NEAR(static_cast<double>(all[0].since_step), 9000, 40);
+}
+
+TEST(SentinelTest, AGradientThatIsFlushedOrGrowsIsCalled) {
+  for (const double factor : {0.6, 1.7}) {
+    Training training;
+    training.factor = [factor](int64_t at) { return at >= 9000 ? factor : 1.0; };
+    const std::vector<SentinelCall> all = calls(training);
+    ASSERT_FALSE(all.empty()) << factor;
+    EXPECT_EQ(all[0].signal, "grad_norm");
+    EXPECT_EQ(all[0].up, factor > 1);
+    EXPECT_NEAR(static_cast<double>(all[0].since_step), 9000, 12);
+    EXPECT_NEAR(all[0].forecast, 0.33, 0.03) << "a gradient norm, not its logarithm";
+  }
+}
+
+TEST(SentinelTest, OneStepAloneDoesNotCall) {
+  Training training;
+  training.rise = [](int64_t at) { return at == 9000 ? 5.0 : 0.0; };
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    for (const SentinelCall& call : calls(training, seed))
+      EXPECT_FALSE(call.since_step > 8900 && call.since_step < 9100);
+  }
+}
+
+TEST(SentinelTest, StepsWithoutNumbersAreLeftOut) {
+  SentinelState state;
+  Training training;
+  for (int64_t at = 1; at <= 1000; ++at) {
+    StepReported report = training.step(1, at);
+    if (at % 3 == 0) report.loss = std::nan("");
+    if (at % 5 == 0) report.grad_norm = std::nullopt;
+    if (at % 7 == 0) report.grad_norm = 0;
+    EXPECT_FALSE(observe_signals(state, report)) << at;
+  }
+  EXPECT_LT(state.grad_norm.count, state.loss.count);
+}
+
+// ---- the window that a call orders
+
+constexpr double kSlowBudget = 5;
+
+Policy sparse() {
+  Policy policy;
+  policy.window.steps = 20;
+  policy.verification.budget_percent = kSlowBudget;
+  policy.economics.switch_steps = 4;
+  return policy;
+}
+
+// Damage of some steps, far between two windows, that stays in the weights for a while.
+Truth hidden_fault(int64_t from, int64_t steps, double percent) {
+  Truth truth = numerical_fault({kGuilty}, from, from + steps, percent);
+  truth.total_steps = 40'000;
+  truth.bf16_step_seconds = 1.35;
+  truth.replay_overhead_seconds = 4;
+  return truth;
+}
+
+std::vector<OpenWindow> windows_of(const SimulatedRun& run) {
+  std::vector<OpenWindow> all;
+  for (const Effect& effect : run.effects) {
+    const auto* open = std::get_if<OpenWindow>(&effect);
+    if (open != nullptr && open->kind == "shadow") all.push_back(*open);
+  }
+  return all;
+}
+
+// The middle between two far windows of the healthy run.
+int64_t hiding_place() {
+  SimulatedRun healthy(hidden_fault(39'000, 1, 0), sparse());
+  healthy.start();
+  healthy.train_until(20'000);
+  const std::vector<OpenWindow> all = windows_of(healthy);
+  for (size_t i = 1; i < all.size(); ++i) {
+    const int64_t between = all[i].start_step - all[i - 1].start_step;
+    if (all[i].start_step > 8000 && between > 400) return (all[i - 1].start_step + between / 2) / 10 * 10 + 3;
+  }
+  ADD_FAILURE() << "no two windows are far apart";
+  return 0;
+}
+
+TEST(SentinelStoryTest, DamageOfFourStepsBetweenTwoWindowsIsFound) {
+  const int64_t from = hiding_place();
+  SimulatedRun run(hidden_fault(from, 4, 0.7), sparse());
+  run.start();
+  run.train_until(from + 300);
+  run.drain();
+  const auto sentinels = run.decisions("sentinel");
+  ASSERT_EQ(sentinels.size(), 1U);
+  EXPECT_NE(sentinels[0].sentence.find("blames nobody"), std::string::npos);
+  const bool looked = std::ranges::any_of(windows_of(run), [&](const OpenWindow& window) {
+    return window.start_step < from && window.start_step + window.steps >= from + 4;
+  });
+  EXPECT_TRUE(looked) << "a window over just those steps";
+  EXPECT_FALSE(run.decisions("alarm").empty());
+  EXPECT_FALSE(run.decisions("action").empty());
+}
+
+TEST(SentinelStoryTest, AHealthyRunPaysNothingForThem) {
+  SimulatedRun run(hidden_fault(39'000, 1, 0), sparse());
+  run.start();
+  run.train_until(20'000);
+  EXPECT_LE(run.decisions("sentinel").size(), 1U);
+}
+
+// A level of the loss that every precision shares: each call orders a window, and no more than one
+// in the distance of two windows.
+TEST(SentinelStoryTest, CallsThatFindNothingAreBounded) {
+  Truth truth = hidden_fault(39'000, 1, 0);
+  truth.level = [](int64_t step) { return step % 1500 > 1300 ? 1.03 : 1.0; };
+  SimulatedRun run(truth, sparse());
+  run.start();
+  run.train_until(20'000);
+  run.drain();
+  const auto sentinels = run.decisions("sentinel");
+  EXPECT_GE(sentinels.size(), 3U);
+  for (size_t i = 1; i < sentinels.size(); ++i)
+    EXPECT_GE(sentinels[i].step - sentinels[i - 1].step, 200);
+  EXPECT_LE(sentinels.size(), 20'000 / 400);
+  double replayed = 0;
+  for (const Event& event : run.events) {
+    if (const auto* done = std::get_if<ReplayFinished>(&event)) replayed += done->seconds;
+  }
+  EXPECT_LE(replayed, 0.08 * 20'000) << "the budget pays for them";
+  EXPECT_TRUE(run.decisions("action").empty());
+}
+
+// Windows that touch each other leave no step for a sentinel to order one over.
+TEST(SentinelStoryTest, WhereEveryStepIsReplayedNothingIsOrdered) {
+  Truth truth = numerical_fault({kGuilty}, 503, 507, 0.7);
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(900);
+  EXPECT_TRUE(run.decisions("sentinel").empty());
+}
+
+}  // namespace
+}  // namespace gnomon::decide
