@@ -31,10 +31,10 @@ Sentences mode_words(const Policy& policy) {
 Sentences cadence_words(const Policy& policy) {
   const Policy::Window& window = policy.window;
   if (window.every > 0) {
-    return {fmt::format(
-        "Every {} steps, {} are replayed in BF16 and compared ({:.0f}% of the run).",
-        window.every, window.steps,
-        100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every))};
+    return {
+        fmt::format("Every {} steps, {} are replayed in BF16 and compared ({:.0f}% of the run).",
+                    window.every, window.steps,
+                    100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every))};
   }
   const int64_t every = decide::asked_lengths(policy, 0).every;
   return {fmt::format("All replays together take {}% of the compute of training. That pays a "
@@ -55,9 +55,10 @@ Sentences promise_words(const Policy& policy) {
   const int64_t every = lengths.every;
   Sentences words;
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
-    words.push_back(fmt::format("A lasting fault that costs {:.2g}% of the loss in a window is "
-                                "caught within {} steps, 19 times of 20.",
-                                promise.gap_percent, promise.within_steps));
+    words.push_back(
+        fmt::format("A lasting fault that costs {:.2g}% of the loss in a window is "
+                    "caught within {} steps, 19 times of 20.",
+                    promise.gap_percent, promise.within_steps));
   }
   words.push_back(fmt::format(
       "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "

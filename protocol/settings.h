@@ -176,7 +176,8 @@ void add_rows(const S& from, const std::string& table, std::vector<SettingRow>& 
 
 // Reads all keys of a table. Those that are absent keep what `to` has. Throws ConfigError: a wrong
 // type, a value that is not accepted, an unknown key; and, unless that is left out, for a key that
-// is missing and for what settle() refuses.
+// is missing and for what settle() refuses. Keys of S::kRetired, which earlier versions had, are
+// left unread: ledgers hold them.
 template <typename S>
 void read_settings(TomlTable& table, S& to, bool settled = true) {
   S::describe([&](const char* key, auto access, const Setting& setting) {
@@ -194,7 +195,11 @@ void read_settings(TomlTable& table, S& to, bool settled = true) {
       settings::read(table, key, setting, value);
     }
   });
-  table.refuse_unknown_keys();
+  if constexpr (requires { S::kRetired; }) {
+    table.refuse_unknown_keys(S::kRetired);
+  } else {
+    table.refuse_unknown_keys();
+  }
   if (!settled) return;
   S::describe([&](const char* key, auto&& /*access*/, const Setting& setting) {
     if (setting.required && !table.has(key)) settings::refuse_missing(table, key, setting);

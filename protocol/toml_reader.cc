@@ -257,10 +257,11 @@ std::vector<TomlTable> TomlTable::tables(std::string_view key) {
   return result;
 }
 
-void TomlTable::refuse_unknown_keys() const {
+void TomlTable::refuse_unknown_keys(std::span<const std::string_view> retired) const {
   if (table_ == nullptr) return;
   for (const auto& [name, value] : *as_table(table_)) {
     const std::string_view key = name.str();
+    if (std::ranges::find(retired, key) != retired.end()) continue;
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
       throw ConfigError(file_, line_number(value), full_key(key), show(value),
                         fmt::format("one of the keys {}", fmt::join(known_, ", ")));

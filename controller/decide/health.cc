@@ -43,12 +43,13 @@ void note_collapse(Core& core, const StepReported& step) {
   }
   if (s.watch.health.collapse_said) return;
   s.watch.health.collapse_said = true;
-  core.record("health",
-              fmt::format("The training loss has fallen to {:.3f} nats at step {}. Text that is new "
-                          "to a model is not so easy: the data repeats itself, or the targets are "
-                          "among the inputs.",
-                          loss.level, step.step),
-              {{"loss", number(loss.level)}})
+  core.record(
+          "health",
+          fmt::format("The training loss has fallen to {:.3f} nats at step {}. Text that is new "
+                      "to a model is not so easy: the data repeats itself, or the targets are "
+                      "among the inputs.",
+                      loss.level, step.step),
+          {{"loss", number(loss.level)}})
       .verdict = "loss_collapse";
 }
 

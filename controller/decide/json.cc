@@ -105,16 +105,15 @@ BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                       (count, level, slope, error, variance, covariance, innovation, up, down,
                        up_since, down_since))
 BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm))
-BOOST_DESCRIBE_STRUCT(Health, (),
-                      (batches, repeats, repeats_said, collapse_said, overfitting_said))
-BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, signs, calm, unstable_since))
+BOOST_DESCRIBE_STRUCT(Health, (), (batches, repeats, repeats_said, collapse_said, overfitting_said))
+BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(SeenWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_down, offset_level, offset_windows, seen,
-                       long_seen, offset_seen, offset_down_seen, instrument, burst_left, windows_judged, every, next_long,
-                       long_start, unverified_windows, dirty_since, stability, sentinels,
-                       called_start, called_step, health))
+                       long_seen, offset_seen, offset_down_seen, instrument, burst_left,
+                       windows_judged, every, next_long, long_start, unverified_windows,
+                       dirty_since, stability, sentinels, called_start, called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, recent,
                        plan_version, last_start, last_reference, last_hash))
@@ -135,8 +134,8 @@ BOOST_DESCRIBE_STRUCT(Standing, (),
 BOOST_DESCRIBE_STRUCT(Spending, (),
                       (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start))
 BOOST_DESCRIBE_STRUCT(Money, (),
-                      (account, hazard, spending, shadows, paused_since, last_step_at, waited_seconds,
-                       switching, points, point_every))
+                      (account, hazard, spending, shadows, paused_since, last_step_at,
+                       waited_seconds, switching, points, point_every))
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, inherited, unknown_plan_said, paused,
                        stopping, run, attempt, newest_step, plan_version, next_window, next_replay,
@@ -190,7 +189,8 @@ Event event_from_json(const std::string& type, const std::string& text) {
 StepReported step_event(const StepNumbers& step, const std::optional<std::string>& body) {
   if (body) return std::get<StepReported>(event_from_json("step_reported", *body));
   StepReported event{step.attempt,    step.step,      step.plan_version,
-                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0, step.batch_hash};
+                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0,
+                     step.batch_hash};
   if (event.grad_norm) *event.grad_norm += 0.0;
   return event;
 }

@@ -14,6 +14,7 @@
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/investigating.h"
+#include "controller/decide/kept_damage.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/money.h"
 #include "controller/decide/offset.h"
@@ -31,7 +32,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int64_t kDeferredMax = 2;     // alarms that wait for a case; later ones add nothing
+constexpr int64_t kDeferredMax = 2;  // alarms that wait for a case; later ones add nothing
 
 double limit_of_window(const Core& core, const WindowState& window) {
   if (window.kind == "long") return long_gap_settings(core.policy, window.steps).ceiling_percent;
@@ -112,6 +113,11 @@ std::string alarm_words(const WindowState& window) {
                 "the windows since the action lose {} on average and {} is tolerated: it "
                 "was not enough",
                 percent(verdict.statistic), percent(verdict.threshold))
+      : verdict.rule == kKeptRule
+          ? fmt::format(
+                "each window loses little, but over the steps between them it adds up to "
+                "{}, and the held-out loss lies {} over its lowest",
+                percent(verdict.statistic), percent(2 * verdict.threshold))
       : verdict.rule == "evidence"
           ? fmt::format("evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
                         verdict.statistic, percent(verdict.null_percent), verdict.threshold)
@@ -166,19 +172,6 @@ void judge_alarm(Core& core, WindowState& window) {
   open_gap_case(core, *find_window(s, id));
 }
 
-std::string offset_words(const WindowState& window, const GapVerdict& verdict) {
-  const std::string rule =
-      verdict.rule == "ceiling"
-          ? fmt::format("{} from its level, one window may not be over {}",
-                        percent(verdict.statistic), percent(verdict.threshold))
-          : fmt::format("evidence {:.3g}, alarm at {:.3g}", verdict.statistic, verdict.threshold);
-  return fmt::format(
-      "{}: evaluating in FP8 costs {:.4f} nats at equal weights, {} than it did ({}); the windows "
-      "show no damage to the weights{}",
-      window_name(window), *window.measured->offset, verdict.x < 0 ? "less" : "more", rule,
-      verdict.x < 0 ? ", but they may have adapted to what FP8 does wrong." : ".");
-}
-
 // The quantiser has drifted when equal weights evaluate otherwise in FP8 than they did, and no
 // damage is seen. True when a case was made of it, which ends the window.
 bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdict) {
@@ -209,6 +202,12 @@ Judgement observe(Core& core, const WindowState& window) {
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
   note_seen(s.watch.gap, s.watch.seen, window, gap_total(s.watch.gap, gap_settings(core.policy)));
   s.watch.burst_left = result.gap.burst_left;
+  if (const GapVerdict kept = judge_kept(core, window); kept.alarm && !result.gap.alarm) {
+    result.gap.alarm = true;
+    result.gap.rule = kept.rule;
+    result.gap.statistic = kept.statistic;
+    result.gap.threshold = kept.threshold;
+  }
   if (result.gap.suspicious) {
     bring_forward(core);
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",

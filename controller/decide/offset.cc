@@ -1,10 +1,13 @@
 #include "controller/decide/offset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/seen.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -53,6 +56,19 @@ GapVerdict observe_offset(Core& core, const WindowState& window) {
   verdict.threshold = ceiling;
   verdict.x = std::copysign(verdict.x, offset - level);
   return verdict;
+}
+
+std::string offset_words(const WindowState& window, const GapVerdict& verdict) {
+  const std::string rule =
+      verdict.rule == "ceiling"
+          ? fmt::format("{} from its level, one window may not be over {}",
+                        percent(verdict.statistic), percent(verdict.threshold))
+          : fmt::format("evidence {:.3g}, alarm at {:.3g}", verdict.statistic, verdict.threshold);
+  return fmt::format(
+      "{}: evaluating in FP8 costs {:.4f} nats at equal weights, {} than it did ({}); the windows "
+      "show no damage to the weights{}",
+      window_name(window), *window.measured->offset, verdict.x < 0 ? "less" : "more", rule,
+      verdict.x < 0 ? ", but they may have adapted to what FP8 does wrong." : ".");
 }
 
 void restart_offset(State& state, const Measurement& newest) {

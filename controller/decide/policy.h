@@ -38,6 +38,9 @@ struct Policy {
     int64_t long_steps = 0;
     int64_t long_every = 500;
 
+    // Versions before 0.3 wrote them beside an exact `every`.
+    static constexpr std::array<std::string_view, 2> kRetired = {"cadence", "every_max"};
+
     template <class Visitor>
     static void describe(Visitor&& v) {
       using S = Window;

@@ -26,15 +26,14 @@ std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths
                               double scale_percent) {
   std::vector<Promise> made;
   for (const double deviations : {1.0, 2.0, 4.0}) {
-    const Delay delay =
-        measure_delay(gap_settings(policy), noise_shape("gaussian"), {"shift", deviations},
-                      kHealthyWindows, kRuns, kSeed);
+    const Delay delay = measure_delay(gap_settings(policy), noise_shape("gaussian"),
+                                      {"shift", deviations}, kHealthyWindows, kRuns, kSeed);
     // Windows that a suspicion orders follow each other; the others wait for their turn.
     const double apart = std::max(1.0, delay.p95 - delay.ordered) + 1;
     const double steps = apart * static_cast<double>(lengths.every) +
                          delay.ordered * static_cast<double>(lengths.steps);
-    made.push_back({policy.detector.tolerance_percent + deviations * scale_percent,
-                    rounded_up(steps)});
+    made.push_back(
+        {policy.detector.tolerance_percent + deviations * scale_percent, rounded_up(steps)});
   }
   return made;
 }

@@ -114,8 +114,8 @@ void open_long_fork(Core& core) {
   const bool by_budget = core.policy.window.long_steps == 0;
   if (s.watch.long_start < 0) {
     const KnownCheckpoint& newest = s.checkpoints.back();
-    const bool due = by_budget ? long_fork_is_paid(s, core.policy, steps)
-                               : newest.step >= s.watch.next_long;
+    const bool due =
+        by_budget ? long_fork_is_paid(s, core.policy, steps) : newest.step >= s.watch.next_long;
     if (due) s.watch.long_start = newest.step;
     return;
   }
@@ -255,8 +255,9 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
       loss ? "loss" : "gradient norm", call.up ? "above" : "below", call.since_step, s.newest_step,
       call.value, call.forecast, call.statistic, kSentinelCalls);
   const bool looked_into = s.investigation || s.directive || s.recovery || s.ended;
-  const bool soon = s.watch.called_step >= 0 &&
-                    s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+  const bool soon =
+      s.watch.called_step >= 0 &&
+      s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
   const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
   if ((loss && !call.up) || looked_into || soon || start == nullptr ||

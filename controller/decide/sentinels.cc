@@ -6,10 +6,10 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kWeight = 1.0 / 64;      // of a new step in the level
+constexpr double kLevelGain = 1.0 / 64;    // of a new step in the level
 constexpr double kSizeWeight = 1.0 / 256;  // and in the size of errors
-constexpr double kSlack = 0.5;            // deviations a step that the sums leave out
-constexpr double kClip = 4;               // deviations: one step alone does not call
+constexpr double kCallSlack = 0.5;         // deviations a step that the sums leave out
+constexpr double kErrorMax = 4;            // deviations: one step alone does not call
 constexpr double kCorrelationMax = 0.9;
 constexpr double kLeastDeviation = 1e-3;  // as a share of the level: what is constant has no noise
 
@@ -23,7 +23,7 @@ double forecast_of(const SentinelSignal& signal, double way) {
 }
 
 void learn(SentinelSignal& signal, double forecast, double error, double way) {
-  const double weight = weight_after(signal.count, kWeight);
+  const double weight = weight_after(signal.count, kLevelGain);
   signal.level = forecast + weight * error;
   // Holt's trend with critical damping.
   if (signal.count >= 2) signal.slope += 0.5 * weight * weight * error / way;
@@ -31,7 +31,7 @@ void learn(SentinelSignal& signal, double forecast, double error, double way) {
 
 void add(double& sum, int64_t& since, double deviations, int64_t step) {
   if (sum == 0) since = step;
-  sum = std::max(0.0, sum + deviations - kSlack);
+  sum = std::max(0.0, sum + deviations - kCallSlack);
 }
 
 // Returns the sum that calls, up > 0 or down < 0; 0 = none.
@@ -47,16 +47,15 @@ double observe(SentinelSignal& signal, double value, int64_t step, double* forec
   const double size = std::max(std::sqrt(signal.variance), floor);
   const double raw = value - *forecast;
   const double error =
-      signal.count < 8 ? raw : std::clamp(raw, -kClip * size, kClip * size);
+      signal.count < 8 ? raw : std::clamp(raw, -kErrorMax * size, kErrorMax * size);
   // What the error before foretells of this one is no news: data in the order of a book are alike.
-  const double correlation = signal.variance > 0
-                                 ? std::clamp(signal.covariance / signal.variance, 0.0,
-                                              kCorrelationMax)
-                                 : 0;
+  const double correlation =
+      signal.variance > 0 ? std::clamp(signal.covariance / signal.variance, 0.0, kCorrelationMax)
+                          : 0;
   const double news = error - correlation * signal.error;
   const double spread = std::max(std::sqrt(signal.innovation), floor);
   if (signal.count >= kSentinelLearns) {
-    const double deviations = std::clamp(news / spread, -kClip, kClip);
+    const double deviations = std::clamp(news / spread, -kErrorMax, kErrorMax);
     add(signal.up, signal.up_since, deviations, step);
     add(signal.down, signal.down_since, -deviations, step);
   }

@@ -18,8 +18,9 @@ inline constexpr int64_t kSentinelLearns = 128;
 // of steps; the shapes of real losses make it sooner (docs/detector.md has what was measured).
 inline constexpr double kSentinelCalls = 10;
 
-// One signal: its forecast (Holt's linear trend over the logarithm of the step, for losses fall like
-// a power of it), the size of its errors, and Page's cumulative sums of them, upwards and downwards.
+// One signal: its forecast (Holt's linear trend over the logarithm of the step, for losses fall
+// like a power of it), the size of its errors, and Page's cumulative sums of them, upwards and
+// downwards.
 struct SentinelSignal {
   int64_t count = 0;  // steps learned from
   double level = 0;

@@ -10,12 +10,12 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kOverheadMax = 20;     // a slow disk is not the budget's fault
+constexpr double kOverheadMax = 20;  // a slow disk is not the budget's fault
 constexpr double kOverheadWeight = 0.2;
 // What the first steps will earn may be spent at once, while windows are close together,
 constexpr int64_t kAheadSteps = 10'000;
-constexpr int64_t kAheadShare = 4;  // of a run that has few steps, this part of them,
-constexpr double kAheadWindows = 6;  // and at least so many windows.
+constexpr int64_t kAheadShare = 4;     // of a run that has few steps, this part of them,
+constexpr double kAheadWindows = 6;    // and at least so many windows.
 constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
 
 double share(const Policy& policy) { return policy.verification.budget_percent / 100; }
@@ -94,8 +94,7 @@ void forget_windows_after(State& state, int64_t base, int64_t steps) {
   if (last >= 0) last = std::min(last, std::max<int64_t>(0, base - steps));
 }
 
-int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps,
-                         int64_t waiting) {
+int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting) {
   const Spending& spending = state.money.spending;
   const double cost = window_cost(policy, steps, speedup_of(state, policy), spending.overhead);
   const int64_t total = state.run.total_steps;

@@ -15,8 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr double kRisePercent = 100 * kSpikeRiseMin;  // of BF16's held-out loss over a window
-constexpr double kOverPercent = 10;                   // over the lowest that BF16 has been at,
-constexpr double kMendsPercent = 0.5;                 // without falling by so much over the window
+constexpr double kMendsPercent = 0.5;                 // a fall over the window by which it mends
 constexpr double kPartsPercent = 0.5;                 // BF16 from itself, by a rounding error alone
 constexpr size_t kSignsMin = 3;                       // of different windows,
 constexpr int64_t kSignWindows = 10;                  // within so many window distances
@@ -74,6 +73,12 @@ void note_calm(Core& core, int64_t step) {
   stability.signs.clear();
 }
 
+void note_lowest(Stability& stability, double loss, int64_t step) {
+  if (stability.lowest > 0 && loss >= stability.lowest) return;
+  stability.lowest = loss;
+  stability.lowest_step = step;
+}
+
 // FP8 is no better than BF16: chance parts runs by more than one window may show, or the verifier
 // computes wrongly.
 bool too_good(const Core& core, const WindowState& window) {
@@ -95,14 +100,13 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   const int64_t step = window.end_step();
   const std::string of_window = fmt::format("in steps {}–{}", window.start.step, step);
   if (!ends) return note_sign(core, step, true, "a BF16 replay is not finite " + of_window);
-  if (stability.lowest <= 0) stability.lowest = *start;
-  stability.lowest = std::min(stability.lowest, *start);
+  note_lowest(stability, *start, window.start.step);
   const double rise = 100 * (*end - *start) / *start;
   const double over = 100 * (*end - stability.lowest) / stability.lowest;
   const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
-  stability.lowest = std::min(stability.lowest, *end);
-  const std::string over_words = fmt::format("the held-out loss of BF16 was {} over its lowest {}",
-                                             percent(over), of_window);
+  note_lowest(stability, *end, step);
+  const std::string over_words =
+      fmt::format("the held-out loss of BF16 was {} over its lowest {}", percent(over), of_window);
   if (over > kOverPercent && note_overfitting(core, stability.lowest, over_words)) return;
   if (rise > kRisePercent && d < rise) {
     return note_sign(core, step, false,

@@ -5,6 +5,9 @@
 
 namespace gnomon::decide {
 
+// Per cent that BF16's held-out loss may lie over the lowest that it has been at.
+inline constexpr double kOverPercent = 10;
+
 // A window's BF16 replay, after the window was judged to be no harm of FP8's.
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
 // FP8 ends better by more than the ceiling, as two sources say.

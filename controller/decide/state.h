@@ -256,6 +256,7 @@ struct SeenWindow {
 // Knows whether training itself is stable, told by what BF16 replays do (stability.cc).
 struct Stability {
   double lowest = 0;           // held-out loss of a BF16 replay so far, nats; 0 = none was measured
+  int64_t lowest_step = 0;     // where it was so
   std::vector<int64_t> signs;  // steps, ascending: BF16 loses ground there as well
   int64_t calm = 0;            // windows without a sign since the newest one
   std::optional<int64_t> unstable_since;  // a step: training is unstable in both precisions
@@ -286,8 +287,8 @@ struct Watch {
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows
   int64_t every = 0;  // steps between windows as chosen by what they cost; 0 = by the policy alone
-  int64_t next_long = 0;       // no long fork begins before it
-  int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
+  int64_t next_long = 0;           // no long fork begins before it
+  int64_t long_start = -1;         // step where the next long fork begins; -1 = none is waited for
   int64_t unverified_windows = 0;  // in a row that no verifier has answered
   // Start of the first window since the newest verified checkpoint that lost more than is
   // tolerated and raised no alarm; -1 = none.
@@ -334,12 +335,12 @@ struct MoneyPoint {
 
 // What replays have cost of what they may (spending.h).
 struct Spending {
-  int64_t trained = 0;     // steps, those that were done again too
-  double spent = 0;        // compute of replays, in FP8 steps
+  int64_t trained = 0;        // steps, those that were done again too
+  double spent = 0;           // compute of replays, in FP8 steps
   double spent_on_forks = 0;  // of it, long forks
   double overhead = 0;     // a shadow's time over that of its steps, smoothed; 0 = not measured yet
   int64_t dense_from = 0;  // `trained` when little had become known of the run
-  int64_t distance = 0;    // of the newest two windows while they move apart; 0: the next comes soon
+  int64_t distance = 0;  // of the newest two windows while they move apart; 0: the next comes soon
   int64_t last_start = -1;  // of the newest window
 };
 

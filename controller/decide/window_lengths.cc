@@ -8,9 +8,9 @@
 namespace gnomon::decide {
 
 namespace {
-constexpr int64_t kLongForkWindows = 10;  // lengths of a window
+constexpr int64_t kLongForkWindows = 10;             // lengths of a window
 constexpr int64_t kFar = 1'000'000'000'000'000'000;  // beyond all runs; what follows still fits
-}
+}  // namespace
 
 WindowLengths asked_lengths(const Policy& policy, int64_t checkpoint_every) {
   const Policy::Window& asked = policy.window;

@@ -94,7 +94,8 @@ RunModel run_model(const State& state, const Policy& policy) {
   const WindowLengths asked = asked_lengths(policy, state.run.checkpoint_every);
   model.window_steps = static_cast<double>(asked.steps);
   model.switch_steps = policy.economics.switch_steps;
-  model.hold_steps = static_cast<double>(bf16_distance(policy, asked) * policy.returning.quiet_windows);
+  model.hold_steps =
+      static_cast<double>(bf16_distance(policy, asked) * policy.returning.quiet_windows);
   model.restart_steps = policy.economics.restart_steps;
   model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
   model.spare_share = policy.economics.spare_fraction;
@@ -104,10 +105,9 @@ RunModel run_model(const State& state, const Policy& policy) {
 CadenceLimits cadence_limits(const State& state, const Policy& policy) {
   CadenceLimits limits;
   const WindowLengths asked = asked_lengths(policy, state.run.checkpoint_every);
-  limits.every_min =
-      every_by_budget(policy, asked.steps,
-                      measured_speedup(state.money.account, policy.economics.speedup).value,
-                      state.money.spending.overhead);
+  limits.every_min = every_by_budget(
+      policy, asked.steps, measured_speedup(state.money.account, policy.economics.speedup).value,
+      state.money.spending.overhead);
   limits.every_max = kSparsest * limits.every_min;
   limits.checkpoint_every = asked.unit;
   return limits;

@@ -63,7 +63,8 @@ void describe(Alert& alert, const Subject& subject, std::string_view title, int6
 // look at soon.
 Severity severity_of(const decide::RecordDecision& decision) {
   if (decision.action == "hold" || decision.action == "stop") return Severity::kCritical;
-  if (decision.kind == "alarm" || decision.kind == "directive" || decision.kind == "instrument") {
+  if (decision.kind == "alarm" || decision.kind == "directive" || decision.kind == "instrument" ||
+      decision.kind == "health") {
     return Severity::kWarning;
   }
   const bool acts = decision.action != "none" && decision.action != "return";

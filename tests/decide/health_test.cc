@@ -83,7 +83,8 @@ TEST(HealthTest, ATrainerThatSaysNoHashesRepeatsNothing) {
 TEST(HealthTest, ALossThatCollapsesIsSaid) {
   Trained run;
   for (int64_t step = 1; step <= 900; ++step) {
-    const double loss = step < 300 ? 4.05 : std::max(0.07, 4.05 - 0.01 * static_cast<double>(step - 300));
+    const double loss =
+        step < 300 ? 4.05 : std::max(0.07, 4.05 - 0.01 * static_cast<double>(step - 300));
     run.steps(step, step, kNew, loss);
   }
   ASSERT_EQ(run.said.size(), 1U);
@@ -96,7 +97,9 @@ TEST(HealthTest, ALossThatCollapsesIsSaid) {
 TEST(HealthTest, TextLearnedByHeartIsNoInstability) {
   Truth truth;
   truth.total_steps = 4000;
-  truth.level = [](int64_t step) { return step < 1000 ? 1.0 : 1 + static_cast<double>(step - 1000) / 4000; };
+  truth.level = [](int64_t step) {
+    return step < 1000 ? 1.0 : 1 + static_cast<double>(step - 1000) / 4000;
+  };
   SimulatedRun run(truth, story_policy());
   run.start();
   // What is reported of the steps is the training loss: it falls all the while.

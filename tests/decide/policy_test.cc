@@ -29,6 +29,15 @@ TEST(PolicyTest, DefaultsFollowTheKeysThatTheyDependOn) {
   EXPECT_EQ(Policy::parse("[return]\nquiet_windows = 99\n").returning.quiet_windows_max, 99);
 }
 
+// Ledgers hold policies that earlier versions wrote out.
+TEST(PolicyTest, KeysOfEarlierVersionsAreReadOver) {
+  const Policy old =
+      Policy::parse("[window]\nevery = 40\nsteps = 20\ncadence = \"fixed\"\nevery_max = 1000\n");
+  EXPECT_EQ(old.window.every, 40);
+  EXPECT_EQ(old.to_toml().find("cadence"), std::string::npos);
+  EXPECT_THROW(Policy::parse("[window]\ncadences = \"fixed\"\n"), ConfigError);
+}
+
 TEST(PolicyTest, KeysAreTheMembersThatTheyName) {
   const Policy policy = Policy::parse(
       "mode = \"advise\"\n[return]\nenabled = false\n[verifier]\non_loss = \"bf16\"\n"

@@ -26,7 +26,7 @@ struct Training {
   int64_t steps = 20'000;
   double noise = 0.02;  // of the loss
   std::function<double(uint64_t seed, int64_t step)> error = gaussian;
-  std::function<double(int64_t step)> rise = [](int64_t) { return 0.0; };   // of the loss, nats
+  std::function<double(int64_t step)> rise = [](int64_t) { return 0.0; };    // of the loss, nats
   std::function<double(int64_t step)> factor = [](int64_t) { return 1.0; };  // of the gradient norm
 
   StepReported step(uint64_t seed, int64_t at) const {
@@ -73,7 +73,8 @@ TEST(SentinelTest, BatchesThatAreAlikeAreNoChange) {
   Training training;
   training.error = [](uint64_t seed, int64_t at) {
     double sum = 0, weight = std::sqrt(1 - 0.6 * 0.6);
-    for (int64_t back = 0; back < 24; ++back, weight *= 0.6) sum += weight * gaussian(seed, at - back);
+    for (int64_t back = 0; back < 24; ++back, weight *= 0.6)
+      sum += weight * gaussian(seed, at - back);
     return sum;
   };
   EXPECT_LE(count(training, 20), 20);
@@ -86,7 +87,8 @@ TEST(SentinelTest, AWarmUpAndADecayOfTheLearningRateAreNoRise) {
   };
   int64_t rises = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    for (const SentinelCall& call : calls(training, seed)) rises += call.up && call.signal == "loss";
+    for (const SentinelCall& call : calls(training, seed))
+      rises += call.up && call.signal == "loss";
   }
   EXPECT_LE(rises, 2);
 }
@@ -185,7 +187,8 @@ int64_t hiding_place() {
   const std::vector<OpenWindow> all = windows_of(healthy);
   for (size_t i = 1; i < all.size(); ++i) {
     const int64_t between = all[i].start_step - all[i - 1].start_step;
-    if (all[i].start_step > 8000 && between > 400) return (all[i - 1].start_step + between / 2) / 10 * 10 + 3;
+    if (all[i].start_step > 8000 && between > 400)
+      return (all[i - 1].start_step + between / 2) / 10 * 10 + 3;
   }
   ADD_FAILURE() << "no two windows are far apart";
   return 0;

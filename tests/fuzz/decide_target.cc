@@ -80,9 +80,9 @@ Policy policy_of(Choices& choose) {
   Policy p;
   p.mode = choose.of({Mode::kEnforce, Mode::kEnforce, Mode::kObserve, Mode::kAdvise});
   p.window.steps = choose.of({10, 20, 5, 30});
-  p.window.every = p.window.steps * choose.pick(1, 3);
+  p.window.every = p.window.steps * choose.pick(0, 3);
+  p.verification.budget_percent = choose.of({5.0, 0.1, 50.0});
   p.window.open_max = static_cast<int>(choose.pick(1, 4));
-  p.window.cadence = choose.of({"fixed", "fixed", "optimised"});
   p.window.long_steps = choose.one_in(3) ? 100 : 0;
   p.detector.kind =
       choose.of({"eprocess", "eprocess", "eprocess", "fixed", "shewhart", "cusum", "ewma", "glr"});

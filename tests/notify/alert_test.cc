@@ -57,6 +57,8 @@ TEST(AlertTest, WhatStopsTheRunIsCriticalAndWhatIsOnlySaidIsNot) {
   EXPECT_EQ(severity("action", "rollback"), Severity::kWarning);
   EXPECT_EQ(severity("return", "return"), Severity::kInfo);
   EXPECT_EQ(severity("cadence", "none"), Severity::kInfo);
+  EXPECT_EQ(severity("sentinel", "none"), Severity::kInfo);
+  EXPECT_EQ(severity("health", "none"), Severity::kWarning);
   EXPECT_EQ(ended_alert(kSubject, {"failed", 10}, 1, 1).severity, Severity::kCritical);
   EXPECT_EQ(ended_alert(kSubject, {"completed", 10}, 1, 1).severity, Severity::kInfo);
 }

@@ -12,6 +12,7 @@ namespace {
 decide::Policy plain_policy(int64_t every) {
   decide::Policy policy;
   policy.window.every = every;
+  policy.window.steps = 25;
   policy.instrument.every = 0;
   policy.ladder.rungs = {"bf16"};
   policy.limits.actions_max = policy.limits.rollbacks_to_same_step_max = 1000;

@@ -46,7 +46,7 @@ class Lottery {
     policy.window.every = policy.window.steps + model.checkpoint_every * pick(0, 3);
     if (rarely()) {
       policy.window.every = 0;
-      policy.verification.budget_percent = pick(2, 60);
+      policy.verification.budget_percent = static_cast<double>(pick(2, 60));
     }
     if (rarely()) {
       policy.window.long_steps = 4 * policy.window.steps;
@@ -151,6 +151,8 @@ TEST(HealthyRunTest, FalseAlarmsAreAsRareAsPromised) {
   RunModel model;
   model.steps = 10'000;
   decide::Policy policy;
+  policy.window.every = 50;
+  policy.window.steps = 25;
   policy.detector.windows_between_false_alarms = 100;
   policy.detector.accept_percent = 0;
   policy.instrument.every = 0;
@@ -166,10 +168,11 @@ TEST(HealthyRunTest, NothingIsDoneToOneAtTheDefaultPolicy) {
   for (const char* noise : {"gaussian", "t4", "contaminated"}) {
     RunModel model;
     model.noise = noise;
-    const Summary healthy = played(model, decide::Policy(), 40);
+    model.steps = 100'000;
+    const Summary healthy = played(model, decide::Policy(), 12);
     EXPECT_EQ(healthy.actions, 0) << noise;
-    EXPECT_EQ(healthy.outcomes.at("completed"), 40);
-    EXPECT_GE(healthy.windows, 40 * 399);
+    EXPECT_EQ(healthy.outcomes.at("completed"), 12);
+    EXPECT_GE(healthy.windows, 12 * 30);
     EXPECT_EQ(healthy.lost_share, 0);
   }
 }

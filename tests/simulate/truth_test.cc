@@ -75,14 +75,16 @@ TEST(TruthTest, APinHoldsTheGuiltySites) {
   EXPECT_GT(sum.pinned_share, 0);
 }
 
-TEST(TruthTest, WhatHappensBetweenWindowsIsNotSeen) {
+// A skipped batch shows in the losses: sentinels order a window where it happened.
+TEST(TruthTest, SentinelsSeeMostOfWhatHappensBetweenWindows) {
   decide::Policy sparse = covering_policy();
   sparse.window.every = 100;
   RunModel model = one_kind(FaultKind::kSkippedBatch);
   const FaultSummary all = played(model, covering_policy(), 60).all_faults;
   const FaultSummary quarter = played(model, sparse, 60).all_faults;
   EXPECT_GT(all.caught_share(), 0.95);
-  EXPECT_NEAR(quarter.caught_share(), 0.25, 0.2);
+  EXPECT_GT(quarter.caught_share(), 0.5) << "windows alone see a quarter";
+  EXPECT_LT(quarter.caught_share(), 0.95);
 }
 
 TEST(TruthTest, SmallFaultsTakeLonger) {
@@ -128,7 +130,8 @@ TEST(TruthTest, VerifiersThatDieCostTimeAndTheWindowIsVerifiedAllTheSame) {
   model.verifier_speed = 10;
   model.verifier_dies = 0.1;
   model.verifier_back_seconds = 50;
-  decide::Policy policy;
+  decide::Policy policy = covering_policy();
+  policy.window.every = 50;
   policy.verifier.lease_ttl_seconds = 5;
   const Summary sum = played(model, policy, 10);
   EXPECT_GT(sum.verifier_deaths, 50);
