@@ -9,6 +9,8 @@
 
 #include "base/errors.h"
 #include "controller/decide/cadence.h"
+#include "controller/decide/policy.h"
+#include "controller/decide/window_lengths.h"
 
 namespace gnomon::cli {
 namespace {
@@ -249,6 +251,18 @@ std::string policy_snippet(const RunWay& way) {
   return fmt::format("[window]\nevery = {}\nsteps = {:.0f}\n", way.every, way.model.window_steps);
 }
 
+// What the default policy does in this run.
+RunPlan::AtBudget plan_at_budget(const RunQuestion& question, const RunModel& model) {
+  decide::Policy policy;
+  policy.window.steps = static_cast<int64_t>(model.window_steps);
+  policy.economics.speedup = model.speedup;
+  policy.economics.switch_steps = model.switch_steps;
+  const decide::WindowLengths lengths = decide::asked_lengths(policy, question.checkpoint_every);
+  return {policy.verification.budget_percent, lengths.every,
+          net_at(question, model, lengths.every, question.hazard),
+          decide::promises(policy, lengths, policy.detector.prior_scale_percent)};
+}
+
 }  // namespace
 
 double Sensitivity::spread() const { return std::abs(net_more - net_less); }
@@ -260,6 +274,7 @@ RunPlan plan_run(const RunQuestion& question) {
   model.window_steps = whole_window(question);
   model.spare_share = 0;
   plan.ways.push_back(make_way(question, "trainer", model));
+  plan.at_budget = plan_at_budget(question, model);
   if (question.spare_gpus > 0) {
     model.spare_share =
         static_cast<double>(question.spare_gpus) / static_cast<double>(question.gpus);

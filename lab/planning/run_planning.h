@@ -10,6 +10,7 @@
 
 #include "controller/decide/economics.h"
 #include "controller/decide/hazard.h"
+#include "controller/decide/promise.h"
 
 namespace gnomon::cli {
 
@@ -68,8 +69,15 @@ struct RunPlan {
   std::vector<HazardRow> table;            // 1/10k to 1/1M
   std::vector<Sensitivity> sensitivities;  // the largest first
   double best_spare_gpus = 0;              // for this hazard; not rounded
-  std::string advice;                      // sentences for people
-  std::string policy;                      // TOML: [window]
+  // At the policy's default budget of verification, on the training GPUs.
+  struct AtBudget {
+    double budget_percent = 0;
+    int64_t every = 0;
+    double net = 0;
+    std::vector<decide::Promise> promises;
+  } at_budget;
+  std::string advice;  // sentences for people
+  std::string policy;  // TOML: [window]
 };
 
 // Throws ConfigError naming what is not accepted.
