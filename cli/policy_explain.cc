@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "controller/decide/promise.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
 
 namespace gnomon::cli {

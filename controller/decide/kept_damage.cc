@@ -13,9 +13,8 @@ constexpr double kBeyondChance = 3;  // standard errors
 }  // namespace
 
 std::optional<KeptDamage> kept_damage(const State& s, int64_t since_step) {
-  const auto later = std::ranges::count_if(s.watch.seen, [&](const SeenWindow& seen) {
-    return seen.start_step >= since_step;
-  });
+  const auto later = std::ranges::count_if(
+      s.watch.seen, [&](const SeenWindow& seen) { return seen.start_step >= since_step; });
   const GapLevel level = newest_level(s.watch.gap, later);
   const auto known = static_cast<size_t>(level.windows);
   if (level.windows < kWindowsMin || s.watch.seen.size() < known) return std::nullopt;

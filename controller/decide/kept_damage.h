@@ -23,8 +23,9 @@ struct KeptDamage {
 std::optional<KeptDamage> kept_damage(const State& state, int64_t since_step);
 
 // An alarm of the rule `kept` when the window's BF16 loss lies far over the lowest that BF16 has
-// reached, and kept damage since then, beyond chance, is as large: what looks like training that diverges is
-// FP8's doing. The statistic is the damage, the threshold half of the rise, both in per cent.
+// reached, and kept damage since then, beyond chance, is as large: what looks like training that
+// diverges is FP8's doing. The statistic is the damage, the threshold half of the rise, both in per
+// cent.
 GapVerdict judge_kept(const Core& core, const WindowState& window);
 
 }  // namespace gnomon::decide

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "controller/decide/verifier_records.h"
-#include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
@@ -17,6 +16,8 @@ constexpr int64_t kAheadSteps = 10'000;
 constexpr int64_t kAheadShare = 4;     // of a run that has few steps, this part of them,
 constexpr double kAheadWindows = 6;    // and at least so many windows.
 constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
+
+constexpr int64_t kLongForkWindows = 10;  // lengths of a window
 
 double share(const Policy& policy) { return policy.verification.budget_percent / 100; }
 
@@ -42,6 +43,12 @@ double overhead_of(const ReplayFinished& result) {
 double shadow_cost(const Policy& policy, int64_t steps, double speedup, double overhead) {
   const double compute = static_cast<double>(steps) * speedup;
   return overhead > 0 ? compute * overhead : compute + policy.economics.switch_steps;
+}
+
+int64_t long_fork_steps(const Policy& policy) {
+  const bool by_budget = policy.window.every == 0 && policy.verification.long_share > 0;
+  if (policy.window.long_steps > 0 || !by_budget) return policy.window.long_steps;
+  return kLongForkWindows * policy.window.steps;
 }
 
 int64_t every_by_budget(const Policy& policy, int64_t steps, double speedup, double overhead) {

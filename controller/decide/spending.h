@@ -26,6 +26,8 @@ void count_spent(State& state, const Policy& policy, const PendingReplay& replay
                  const ReplayFinished& result);
 // Little is known of the run from now on: windows are close together again.
 void begin_dense(State& state);
+// Steps of a long fork, which sees damage that builds up slowly; 0 = there are none.
+int64_t long_fork_steps(const Policy& policy);
 // The share of the budget that is theirs pays another long fork of `steps` steps.
 bool long_fork_is_paid(const State& state, const Policy& policy, int64_t steps);
 // The windows that began too late for an attempt from `base` are done again: the newest one ends

@@ -8,7 +8,6 @@
 namespace gnomon::decide {
 
 namespace {
-constexpr int64_t kLongForkWindows = 10;             // lengths of a window
 constexpr int64_t kFar = 1'000'000'000'000'000'000;  // beyond all runs; what follows still fits
 }  // namespace
 
@@ -25,12 +24,6 @@ WindowLengths asked_lengths(const Policy& policy, int64_t checkpoint_every) {
   }
   made.every = std::max(made.steps, round_up(every, made.unit));
   return made;
-}
-
-int64_t long_fork_steps(const Policy& policy) {
-  const bool by_budget = policy.window.every == 0 && policy.verification.long_share > 0;
-  if (policy.window.long_steps > 0 || !by_budget) return policy.window.long_steps;
-  return kLongForkWindows * policy.window.steps;
 }
 
 int64_t bf16_distance(const Policy& policy, const WindowLengths& lengths) {

@@ -20,8 +20,6 @@ struct WindowLengths {
 // windows longer than asked for, the policy's way from one to the next grows with them: the share
 // of steps that are replayed is what was asked for, or less.
 WindowLengths asked_lengths(const Policy& policy, int64_t checkpoint_every);
-// Steps of a long fork, which sees damage that builds up slowly; 0 = there are none.
-int64_t long_fork_steps(const Policy& policy);
 // From one window of a run in BF16 to the next: they cost no replay.
 int64_t bf16_distance(const Policy& policy, const WindowLengths& lengths);
 // What is in force: the cadence that was chosen by what it costs, if there is one.

@@ -53,9 +53,9 @@ TEST(RunPlanningTest, TheDefaultBudgetStandsBesideTheBestCadence) {
   EXPECT_LE(plan.at_budget.net, plan.ways[0].net);
   ASSERT_EQ(plan.at_budget.promises.size(), 3U);
   EXPECT_GT(plan.at_budget.promises[0].within_steps, plan.at_budget.promises[2].within_steps);
-  EXPECT_THAT(in_words(asked, plan),
-              HasSubstr(fmt::format("{} steps, if it costs",
-                                    plan.at_budget.promises[0].within_steps)));
+  EXPECT_THAT(
+      in_words(asked, plan),
+      HasSubstr(fmt::format("{} steps, if it costs", plan.at_budget.promises[0].within_steps)));
   const auto json = to_json(asked, plan).at("at_default_budget");
   EXPECT_EQ(json.at("every").as_int64(), plan.at_budget.every);
 }
