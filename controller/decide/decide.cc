@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "controller/decide/attempts.h"
+#include "controller/decide/audits.h"
 #include "controller/decide/bases.h"
 #include "controller/decide/case.h"
 #include "controller/decide/confirm.h"
@@ -137,6 +138,7 @@ void take(Core& core, const ReplayFinished& event) {
   if (replay->role == "instrument_elsewhere")
     return take_instrument_elsewhere(core, replay->window, event);
   if (replay->role == "confirm") return take_confirm(core, replay->window, event);
+  if (replay->role == "audit") return take_audit(core, replay->window, event);
   take_case_replay(core, *replay, event);
 }
 
@@ -146,6 +148,7 @@ void replay_failed(Core& core, const PendingReplay& replay, const std::string& w
   if (replay.role == "probe") return probe_failed(core, replay, why);
   if (is_of_instrument(replay.role)) return instrument_failed(core, replay.window, why);
   if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
+  if (replay.role == "audit") return audit_failed(core, replay.window, why);
   case_replay_failed(core, replay, why);
 }
 

@@ -331,6 +331,20 @@ void open_drift_case(Core& core, const WindowState& window) {
   advance_case(core);
 }
 
+void open_audit_case(Core& core, const WindowState& window, const ReplayFinished& replay) {
+  TriageEvidence evidence;
+  evidence.trigger = "audit";
+  evidence.measured = *window.measured;
+  evidence.steps = window.steps;
+  const WindowState audited = window;
+  open_case(core, audited.id, std::move(evidence));
+  PendingReplay same;
+  same.role = "same";
+  Case& opened = *core.s.investigation;
+  opened.evidence.answers.push_back(answer_of(opened, audited, same, replay));
+  advance_case(core);
+}
+
 static void open_suspicion(Core& core) {
   State& s = core.s;
   const Suspicion suspicion = *s.suspicion;

@@ -9,6 +9,8 @@
 namespace gnomon::decide {
 
 void open_gap_case(Core& core, const WindowState& window);
+// A replay of the run's own plan gave other bits than the run's.
+void open_audit_case(Core& core, const WindowState& window, const ReplayFinished& replay);
 void open_drift_case(Core& core, const WindowState& window);
 void suspect_step(Core& core, const SpikeFinding& finding);
 // Opens the case of a suspicion that had to wait, if nothing is in its way now.

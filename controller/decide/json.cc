@@ -56,10 +56,10 @@ BOOST_DESCRIBE_STRUCT(Witness, (),
                        suffers))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
-                       probe_pending, instrument_pending, deferred, unsettled, outcome, measured,
-                       verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent,
-                       witnesses, confirm_pending, confirm_asked, confirmation, suspicion, odd,
-                       reports_percent))
+                       probe_pending, instrument_pending, audit_pending, deferred, unsettled,
+                       outcome, measured, verifier, shadow_hash, shadow_fingerprint_equal, judged,
+                       level_percent, witnesses, confirm_pending, confirm_asked, confirmation,
+                       suspicion, odd, reports_percent))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
@@ -113,7 +113,8 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_down, offset_level, offset_windows, seen,
                        long_seen, offset_seen, offset_down_seen, instrument, burst_left,
                        windows_judged, every, next_long, long_start, unverified_windows,
-                       dirty_since, stability, sentinels, called_start, called_step, health))
+                       dirty_since, stability, sentinels, audits_unusable, called_start,
+                       called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, recent,
                        plan_version, last_start, last_reference, last_hash))

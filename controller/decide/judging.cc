@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "controller/decide/audits.h"
 #include "controller/decide/bases.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/case.h"
@@ -322,6 +323,7 @@ void judge(Core& core, WindowState& window) {
   const WindowState quiet = window;
   take_quiet(core, quiet);
   if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
+  order_audit(core, window);
   go_on_after(core, quiet);
 }
 

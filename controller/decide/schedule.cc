@@ -49,8 +49,9 @@ void say_rounding(Core& core, const WindowLengths& used) {
 // Windows that wait for verifiers; those that wait for a case or a verdict cost none of them.
 int64_t count_waiting(const State& state) {
   return std::count_if(state.windows.begin(), state.windows.end(), [](const WindowState& window) {
-    return window.kind != "long" && (window.shadow_pending || window.probe_pending ||
-                                     window.instrument_pending || window.confirm_pending);
+    return window.kind != "long" &&
+           (window.shadow_pending || window.probe_pending || window.instrument_pending ||
+            window.confirm_pending || window.audit_pending);
   });
 }
 

@@ -28,6 +28,7 @@ double speedup_of(const State& state, const Policy& policy) {
 // A window's shadow with its part of the checks that come with windows.
 double window_cost(const Policy& policy, int64_t steps, double speedup, double overhead) {
   const double checks = 1.0 / static_cast<double>(kCheckEvery) +
+                        1.0 / (speedup * static_cast<double>(kAuditEvery)) +
                         (policy.instrument.every > 0 ? 1.0 / policy.instrument.every : 0);
   return shadow_cost(policy, steps, speedup, overhead) * (1 + checks);
 }

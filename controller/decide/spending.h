@@ -14,11 +14,14 @@ namespace gnomon::decide {
 // overdrawn it is not left alone.
 inline constexpr int64_t kSparsest = 4;
 
+// Of the windows that a budget pays, one in so many is audited: replayed under the run's own plan.
+inline constexpr int64_t kAuditEvery = 8;
+
 // A shadow of `steps` steps. `overhead` is its time over that of its steps; 0 where it was not
 // measured: then economics.switch_steps count.
 double shadow_cost(const Policy& policy, int64_t steps, double speedup, double overhead);
-// Steps from one window to the next such that shadows, the instrument's checks and second sources
-// take verification.budget_percent.
+// Steps from one window to the next such that shadows, the instrument's checks, audits and second
+// sources take verification.budget_percent.
 int64_t every_by_budget(const Policy& policy, int64_t steps, double speedup, double overhead);
 
 void count_trained(State& state);

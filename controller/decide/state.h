@@ -70,6 +70,7 @@ struct WindowState {
   bool shadow_pending = false;
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
+  bool audit_pending = false;       // the audit of its bits
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more
@@ -295,8 +296,9 @@ struct Watch {
   int64_t dirty_since = -1;
   Stability stability;
   SentinelState sentinels;
-  int64_t called_start = -1;  // a sentinel has ordered the window from here on; -1 = none waits
-  int64_t called_step = -1;   // the newest step when a sentinel last did so; -1 = never
+  int64_t audits_unusable = 0;  // in a row
+  int64_t called_start = -1;    // a sentinel has ordered the window from here on; -1 = none waits
+  int64_t called_step = -1;     // the newest step when a sentinel last did so; -1 = never
   Health health;
 };
 

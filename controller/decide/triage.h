@@ -56,7 +56,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   shadow, probe         a window's own, and whether the run's plan is good again
 //   instrument*           whether BF16 itself can be believed
 //   scores, rescue        what FP8 costs at each site, and without the sites that are suspected
-inline constexpr std::array<std::string_view, 18> kReplayRoles = {"shadow",
+inline constexpr std::array<std::string_view, 19> kReplayRoles = {"shadow",
                                                                   "probe",
                                                                   "instrument",
                                                                   "instrument_again",
@@ -73,7 +73,8 @@ inline constexpr std::array<std::string_view, 18> kReplayRoles = {"shadow",
                                                                   "bf16_nudged",
                                                                   "fakequant",
                                                                   "long_fork",
-                                                                  "confirm"};
+                                                                  "confirm",
+                                                                  "audit"};
 using ReplayRole = Word<kReplayRoles>;
 inline bool is_of_instrument(ReplayRole role) { return role.starts_with("instrument"); }
 
@@ -110,7 +111,7 @@ struct TriageAnswer {
 
 // Everything that is known in a case. Bounded: every test is answered once.
 struct TriageEvidence {
-  std::string trigger;                  // gap, offset, spike, non_finite
+  std::string trigger;                  // gap, offset, audit, spike, non_finite
   Measurement measured;                 // trigger gap
   std::optional<SpikeFinding> finding;  // triggers spike, non_finite
   // Sequential evidence over many windows has ruled chance out already.

@@ -12,6 +12,7 @@ struct TriageView {
   const TriageRules& rules;
 
   bool of_step() const { return evidence.finding.has_value(); }
+  bool of_audit() const { return evidence.trigger == "audit"; }
   bool of_offset() const { return evidence.trigger == "offset"; }
   // What was answered; null before, and where nothing like it was asked.
   const TriageAnswer* answer(ReplayRole kind, int64_t seed = 0) const;

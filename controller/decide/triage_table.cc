@@ -190,7 +190,8 @@ struct Row {
 };
 
 bool of_all(const TriageView&) { return true; }
-bool of_window(const TriageView& v) { return !v.of_step(); }
+bool of_window(const TriageView& v) { return !v.of_step() && !v.of_audit(); }
+bool of_audit(const TriageView& v) { return v.of_audit(); }
 bool of_offset(const TriageView& v) { return v.of_offset(); }
 bool of_step(const TriageView& v) { return v.of_step(); }
 bool of_step_in_fp8(const TriageView& v) { return v.of_step() && !v.evidence.in_bf16; }
@@ -198,6 +199,14 @@ bool of_step_in_fp8(const TriageView& v) { return v.of_step() && !v.evidence.in_
 bool of_small_gap(const TriageView& v) {
   return !v.of_step() && v.evidence.chance_excluded &&
          level_of(v.evidence) < v.rules.accept_percent;
+}
+
+// The auditor's bits differ, and neither another verifier nor the trainer's own device bears it
+// out.
+std::optional<TriageStep> bear_out(const TriageView& v) {
+  return TriageStep::end("chance", v.seen_same() +
+                                       ", but nobody else bears that out, and the loss shows no "
+                                       "damage: nothing follows.");
 }
 
 std::optional<TriageStep> blame_fp8(const TriageView& v) {
@@ -211,6 +220,7 @@ constexpr Row kRows[] = {
     {of_window, ask_confirmation},       // nobody's word is enough
     {of_offset, ask_drift},              // equal weights evaluate otherwise, and no damage
     {of_all, ask_hardware},              // does the run's own plan do it again?
+    {of_audit, bear_out},                // nobody bears the auditor out
     {of_step, ask_bf16},                 // does BF16 suffer too?
     {of_step_in_fp8, ask_confirmation},  // it does not, says one
     {asks_chance, ask_chance},           // do nudged replays part as the plain ones did?

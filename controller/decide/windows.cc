@@ -14,7 +14,7 @@ ReplayPurpose purpose_of(ReplayRole role) {
   if (role == "shadow") return "shadow";
   if (role == "probe") return "probe";
   if (role == "scores" || role == "rescue") return "attribution";
-  if (is_of_instrument(role) || role == "confirm") return "instrument";
+  if (is_of_instrument(role) || role == "confirm" || role == "audit") return "instrument";
   return "triage";
 }
 
@@ -144,8 +144,8 @@ void close_window(Core& core, int64_t id, WindowStatus outcome) {
 void finish_window(Core& core, int64_t id) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr || window->shadow_pending || window->probe_pending ||
-      window->instrument_pending || window->confirm_pending || window->deferred ||
-      window->unsettled || of_case(core.s, id))
+      window->instrument_pending || window->confirm_pending || window->audit_pending ||
+      window->deferred || window->unsettled || of_case(core.s, id))
     return;
   close_window(core, id, WindowStatus(window->outcome));
 }

@@ -91,6 +91,7 @@ void SimulatedRun::train_step() {
     damage += 20;
     flipped_.insert({attempt, step});
   }
+  if (truth_.silent_flip && truth_.silent_flip(step)) flipped_.insert({attempt, step});
   const auto& others = truth_.other_batches;
   const bool other = std::find(others.begin(), others.end(), step) != others.end();
   if (other && (attempt == 1 || truth_.other_batches_again)) {

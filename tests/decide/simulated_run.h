@@ -32,6 +32,7 @@ struct Truth {
   std::function<double(int64_t step, double damage)> bump_of_damaged;
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
+  std::function<bool(int64_t step)> silent_flip;  // other bits from here on, and no damage
   bool equal_fingerprints = true;
   bool in_kernel = false;    // the damage comes from the FP8 kernels: `fakequant` has none of it
   bool in_compiler = false;  // or from compiled code: `eager` has none of it

@@ -206,12 +206,12 @@ TEST(SpendingTest, CostsAreInStepsOfTraining) {
   const Policy policy = by_budget();
   EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 0), 34) << "loading is the policy's word";
   EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 1.2), 36);
-  // 20·1.5·1.2·(1 + 1/16 + 1/20)/(5%·¾).
-  EXPECT_EQ(every_by_budget(policy, 20, 1.5, 1.2), 1068);
+  // 20·1.5·1.2·(1 + 1/16 + 1/20 + 1/(8·1.5))/(5%·¾).
+  EXPECT_EQ(every_by_budget(policy, 20, 1.5, 1.2), 1148);
   Policy unchecked = policy;
   unchecked.verification.long_share = 0;
   unchecked.instrument.every = 0;
-  EXPECT_EQ(every_by_budget(unchecked, 20, 1.5, 1.2), 765);
+  EXPECT_EQ(every_by_budget(unchecked, 20, 1.5, 1.2), 825);
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+// Audits: windows whose bits are checked, whatever their gap says.
+#include "controller/decide/audits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "controller/decide/spending.h"
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+Policy by_budget() {
+  Policy policy;
+  policy.window.steps = 20;
+  policy.verification.budget_percent = 30;
+  policy.economics.switch_steps = 4;
+  return policy;
+}
+
+Truth long_run(Truth truth = {}) {
+  truth.total_steps = 40'000;
+  truth.bf16_step_seconds = 1.35;
+  truth.replay_overhead_seconds = 4;
+  return truth;
+}
+
+int64_t audits(const SimulatedRun& run) {
+  return std::ranges::count_if(run.effects, [](const Effect& effect) {
+    const auto* order = std::get_if<OrderReplay>(&effect);
+    return order != nullptr && order->arm == "same" && order->purpose == "instrument";
+  });
+}
+
+int64_t windows(const SimulatedRun& run) {
+  return std::ranges::count_if(run.effects, [](const Effect& effect) {
+    const auto* open = std::get_if<OpenWindow>(&effect);
+    return open != nullptr && open->kind == "shadow";
+  });
+}
+
+TEST(AuditTest, AShareOfAHealthyRunsWindowsIsAuditedAndNothingFollows) {
+  Policy often = by_budget();
+  often.verification.budget_percent = 90;
+  SimulatedRun run(long_run(), often);
+  run.start();
+  run.train_until(20'000);
+  run.drain();
+  ASSERT_GT(windows(run), 80);
+  EXPECT_NEAR(static_cast<double>(audits(run)), static_cast<double>(windows(run)) / kAuditEvery,
+              0.06 * static_cast<double>(windows(run)));
+  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
+  EXPECT_THAT(run.state.windows, IsEmpty()) << "none waits for ever";
+  EXPECT_EQ(run.closed("alarm"), 0);
+}
+
+// The gap says nothing of it: the loss is the same.
+TEST(AuditTest, WeightsThatFlipWithoutAnyLossAreFound) {
+  Truth truth = long_run();
+  truth.silent_flip = [](int64_t step) { return step > 3000 && step % 7 == 0; };
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(3000);
+  const int64_t before = windows(run);
+  while (run.decisions("verdict").empty() && run.step < 30'000) run.train_until(run.step + 10);
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_LE(windows(run) - before, 4 * kAuditEvery);
+  EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("other bits than the run's from step"));
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  EXPECT_LT(run.directives("rollback")[0].to_step, run.decisions("verdict")[0].step);
+}
+
+TEST(AuditTest, AVerifierThatComputesWronglyIsNamedAndTheRunIsNot) {
+  Truth truth = long_run();
+  truth.bad_verifier = "v2:2";
+  truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(30'000);
+  EXPECT_THAT(run.state.trust.quarantined, ::testing::ElementsAre("v2:2"));
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  for (const RecordDecision& verdict : run.decisions("verdict"))
+    EXPECT_EQ(verdict.verdict, "verifier_fault");
+}
+
+TEST(AuditTest, BitsThatCannotBeComparedAreNotAskedForAgainAndAgain) {
+  Truth truth = long_run();
+  truth.equal_fingerprints = false;
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(20'000);
+  EXPECT_EQ(audits(run), 3);
+  const auto said = run.decisions("instrument");
+  EXPECT_EQ(std::ranges::count_if(said, [](const RecordDecision& decision) {
+              return decision.sentence.find("No further bits are audited") != std::string::npos;
+            }), 1);
+  Truth inexact = long_run();
+  inexact.capabilities.exact_replay = false;
+  SimulatedRun none(inexact, by_budget());
+  none.start();
+  none.train_until(20'000);
+  EXPECT_EQ(audits(none), 0);
+}
+
+// Whom should one believe?
+TEST(AuditTest, WhereNobodyCouldSettleADifferenceNoneIsAsked) {
+  Truth truth = long_run();
+  truth.verifiers = {"v1:1"};
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(20'000);
+  EXPECT_EQ(audits(run), 0);
+}
+
+TEST(AuditTest, AnExactDistanceOfWindowsHasNoAudits) {
+  SimulatedRun run(long_run(), story_policy());
+  run.start();
+  run.train_until(2000);
+  EXPECT_EQ(audits(run), 0);
+}
+
+}  // namespace
+}  // namespace gnomon::decide
