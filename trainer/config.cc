@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "base/named_file.h"
+#include "base/philox.h"
 #include "base/redaction.h"
 #include "storage/token_shards.h"
 #include "trainer/config_controller.h"
@@ -316,6 +317,15 @@ ConfigError TrainerConfig::located(const ConfigError& error) const {
   }
   return ConfigError(file, line == lines.end() ? 0 : line->second, key, error.value(),
                      error.accepted());
+}
+
+bool VerificationConfig::recomputes(int64_t seed, int64_t attempt, int64_t step) const {
+  // A stream that nothing else draws from, and attempts that follow each other in it.
+  constexpr uint64_t kStream = uint64_t{0x7ec0} << 48;
+  const uint32_t word =
+      philox(static_cast<uint64_t>(seed), kStream + static_cast<uint64_t>(attempt),
+             static_cast<uint64_t>(step))[0];
+  return static_cast<double>(word) < recompute_share * 0x1p32;
 }
 
 bool TrainerConfig::check_device(const std::string& lacks_fp8) const {

@@ -22,11 +22,13 @@ enum class OnLoss { kContinue, kBf16, kPause };  // in the order of kOnLossWords
 // Nothing for another name.
 std::optional<OnLoss> on_loss_from_name(const std::string& name);
 
-// What the trainer replays of its run's windows itself, between two steps.
+// What the trainer verifies itself: windows of its run, by replays between two steps, and
+// gradients, by computing them twice.
 struct VerificationConfig {
   bool by_trainer = false;
   bool confirms = true;
   double share_max = 0.2;
+  double recompute_share = 0;
 
   template <class Visitor>
   static void describe(Visitor&& v) {
@@ -43,8 +45,16 @@ struct VerificationConfig {
       Setting{.range = {0.001, 1},
               .help = "No further replay begins while replays have taken more than this share of "
                       "the run's time."});
+    v("recompute_share", &S::recompute_share,
+      Setting{.range = {0, 1},
+              .help =
+                  "Share of steps, drawn at random, whose loss and gradients are computed twice "
+                  "before a weight changes (below). Each such step costs one more forward and "
+                  "backward pass: at 0.01 a run takes about 1% longer. 0: none."});
   }
   void settle(const TomlTable& table) const;
+  // True for the steps that are computed twice: a function of these numbers alone.
+  bool recomputes(int64_t seed, int64_t attempt, int64_t step) const;
 };
 
 struct TrainerConfig {

@@ -66,6 +66,10 @@ void FaultTable::settle(const TomlTable& table) {
   });
   if (!table.has("site") && traits.place == FaultPlace::kSites) site = std::string("*");
   if (!table.has("tensor") && kind == FaultKind::kStuckBit) tensor = "output";
+  if (kind == FaultKind::kBitFlip) {
+    if (!table.has("tensor")) tensor = "weight";
+    if (tensor == "input") table.refuse("tensor", "weight, gradient");
+  }
   if (!table.has("bit") && kind == FaultKind::kStuckBit) bit = 15;
   if (!table.has("format") &&
       (kind == FaultKind::kCoarseRecipe || kind == FaultKind::kFp8SecondMoment)) {

@@ -6,9 +6,11 @@
 #include <chrono>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/hash.h"
 #include "base/wall_clock.h"
 #include "protocol/json.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 namespace {
@@ -16,6 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kIdle(50);
+constexpr double kPatience = 5;  // seconds for the controller at an end before the run's
 
 StepReport report_of(const StepResult& result) {
   StepReport report;
@@ -84,7 +87,10 @@ void TrainingLoop::train_one_step() {
   const auto start = Clock::now();
   const int64_t plan_version = engine_.plan().version;
   const bool look = statistics_ && (engine_.step() + 1) % config_.statistics.every == 0;
-  const StepResult result = engine_.train_step(look ? statistics_.get() : nullptr);
+  const bool twice =
+      config_.verification.recomputes(config_.engine.seed, state_.attempt(), engine_.step() + 1);
+  const StepResult result = engine_.train_step(look ? statistics_.get() : nullptr, twice);
+  if (!result.committed) tell_mismatch(result);
   weights_hash_ = hex64(result.weights_hash);
   train_seconds_ += result.seconds;
   StepReport step = report_of(result);
@@ -92,7 +98,9 @@ void TrainingLoop::train_one_step() {
   step.plan_version = plan_version;
   step.device_health = newest_health();
   link_.report(step);
-  if (look) link_.report_statistics(step, statistics_->rows());
+  if (!result.mismatch.empty()) tell_mismatch(result);
+  // Those of a computation that may have been the wrong one are of no use.
+  if (look && result.mismatch.empty()) link_.report_statistics(step, statistics_->rows());
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
@@ -100,6 +108,28 @@ void TrainingLoop::train_one_step() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   overhead_seconds_ += seconds - result.seconds;
   show_progress(result, seconds);
+}
+
+// Throws where the step was not made: it is not known what is right.
+void TrainingLoop::tell_mismatch(const StepResult& result) {
+  const std::string text = fmt::format(
+      "step {}: forward and backward pass gave other bits when computed again, {}. {}", result.step,
+      result.mismatch,
+      result.committed
+          ? "The run goes on with what two computations gave. Check this host's memory, processor "
+            "and GPU: steps that were computed once may be wrong"
+          : "No weight was changed, and the attempt ends. Start the run again without this host");
+  TrainerNotice notice;
+  notice.attempt = state_.attempt();
+  notice.step = engine_.step();
+  notice.kind = "gradient_mismatch";
+  notice.text = shortened(text, rules::kSentence);
+  notice.time = now_seconds();
+  link_.notice(notice);
+  if (result.committed) return log_.error("{}", text);
+  console_.finish_progress("");
+  link_.flush(std::min(kPatience, config_.flush_seconds));
+  throw Error(text);
 }
 
 void TrainingLoop::finish(RunOutcome outcome) {
@@ -131,7 +161,6 @@ void TrainingLoop::interrupt() {
   log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
   checkpoints_.take_and_wait(weights_hash_);
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
-  constexpr double kPatience = 5;
   link_.flush(std::min(kPatience, config_.flush_seconds));
 }
 

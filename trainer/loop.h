@@ -43,6 +43,7 @@ class TrainingLoop {
   // loop.cc
   bool boundary();
   void train_one_step();
+  void tell_mismatch(const StepResult& result);
   void finish(RunOutcome outcome);
   void interrupt();
   std::optional<DeviceHealth> newest_health();

@@ -191,8 +191,8 @@ Alert quarantine_alert(const Subject& subject, const decide::QuarantineVerifier&
 Alert notice_alert(const Subject& subject, const TrainerNotice& notice, int64_t number,
                    double time) {
   const Kind& kind = moment_kind(notice.kind);
-  const bool bad = notice.kind == kEccErrors || notice.kind == "checkpoint_failed" ||
-                   notice.kind == kRunSetAside;
+  const bool bad = notice.kind == kEccErrors || notice.kind == "gradient_mismatch" ||
+                   notice.kind == "checkpoint_failed" || notice.kind == kRunSetAside;
   Alert alert = make_alert(subject, kind, bad ? Severity::kCritical : Severity::kWarning, time);
   alert.labels["notice"] = fmt::format("{}", number);
   describe(alert, subject, kind.title, notice.step, notice.text);

@@ -43,12 +43,13 @@ inline constexpr std::array<Kind, 14> kDecisionKinds = {{
     {"health", "GnomonHealth", "the data or training itself looks unhealthy"},
 }};
 // Kinds of other moments; those of notices are named as TrainerNotice::kind.
-inline constexpr std::array<Kind, 10> kMomentKinds = {{
+inline constexpr std::array<Kind, 11> kMomentKinds = {{
     {"quarantine", "GnomonQuarantine", "a verifier is not believed any more"},
     {"checkpoint_failed", "GnomonCheckpointNotWritten", "a checkpoint could not be written"},
     {"reports_dropped", "GnomonReportsLost", "reports of steps were dropped"},
     {"plan_without_controller", "GnomonPlanWithoutController", "a plan taken without gnomond"},
     {"data_mismatch", "GnomonOtherData", "a loader does not repeat its batches"},
+    {"gradient_mismatch", "GnomonGradientsDiffer", "gradients computed twice differ"},
     {"ecc_errors", "GnomonEccErrors", "uncorrected memory errors of the GPU"},
     {"no_verifier_fits", "GnomonNoVerifierFits", "replays wait that no verifier can run"},
     {"run_set_aside", "GnomonRunSetAside", "gnomond cannot serve the run"},

@@ -11,8 +11,9 @@
 
 namespace gnomon {
 
-inline constexpr std::array<std::string_view, 4> kTrainerNoticeKinds = {
-    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch"};
+inline constexpr std::array<std::string_view, 5> kTrainerNoticeKinds = {
+    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch",
+    "gradient_mismatch"};
 using TrainerNoticeKind = Word<kTrainerNoticeKinds>;
 // gnomond's own word: on what the trainer reported of its GPU, and on replays that wait.
 inline constexpr std::string_view kEccErrors = "ecc_errors";
@@ -20,9 +21,9 @@ inline constexpr std::string_view kNoVerifierFits = "no_verifier_fits";
 inline constexpr std::string_view kRunSetAside = "run_set_aside";
 inline constexpr std::array<std::string_view, 2> kOwnNoticeKinds = {kEccErrors, kNoVerifierFits};
 
-inline constexpr std::array<std::string_view, 7> kNoticeKinds = {
-    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch", kEccErrors,
-    kNoVerifierFits,     kRunSetAside};
+inline constexpr std::array<std::string_view, 8> kNoticeKinds = {
+    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch",
+    "gradient_mismatch", kEccErrors,        kNoVerifierFits,           kRunSetAside};
 using NoticeKind = Word<kNoticeKinds>;
 
 struct NoticeRow {

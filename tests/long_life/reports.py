@@ -109,7 +109,9 @@ def device_health(draw: random.Random, step_: int) -> Body:
 
 
 def notice(draw: random.Random, attempt_: int, step_: int) -> Body:
-    kind = draw.choice(["checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch"])
+    kind = draw.choice(
+        ["checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch", "gradient_mismatch"]
+    )
     with_plan = kind == "plan_without_controller"
     return {
         "attempt": attempt_,

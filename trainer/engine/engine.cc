@@ -242,11 +242,6 @@ void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
   }
 }
 
-int64_t Engine::Impl::micro_batches() const {
-  return config.batch.accumulation / collectives.size();
-}
-int64_t Engine::Impl::first_micro_batch() const { return micro_batches() * collectives.rank(); }
-
 Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
                const BackendMakers* backends) {
   if (ranks == nullptr || !ranks->many()) {
@@ -383,45 +378,28 @@ void Engine::perturb(int64_t seed, double scale) try {
   impl_->fail_alone(error);
 }
 
-StepResult Engine::train_step(StatisticsCollector* collector) try {
+StepResult Engine::train_step(StatisticsCollector* collector, bool twice) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  self.tell(EngineCall::kTrainStep);
+  self.tell(EngineCall::kTrainStep, {}, twice);
   Clock::time_point start = Clock::now();
   const BatchConfig& batch = self.config.batch;
   int64_t step = self.step + 1;
   const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
-  PassPlan pass{.sites = &sites, .step = step, .record = true, .fakequant = self.mode.fakequant};
   self.model->begin_step(step);
-  float gradient_scale = static_cast<float>(1.0 / static_cast<double>(batch.tokens_per_step()));
-  const int64_t first = self.first_micro_batch();
-  self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
-  self.batch_hash = 0;
-  // So that the first pass makes copies of the weights, whatever was done since the last update.
-  self.working().forget_copies();
-  for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
-    self.read_batch(step, micro);
-    pass.observer = micro == 0 ? collector : nullptr;
-    if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), sites);
-    // A fault may act in one step and not in the next; gathers are not recorded.
-    pass.repeat_key =
-        self.config.faults.empty() && !self.working().sharded()
-            ? self.repeat_keys.key(pass, self.scaling.known(), micro > first, *self.backend)
-            : 0;
-    self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
-        pass, self.tokens, self.targets, gradient_scale, micro > first);
-    if (pass.observer != nullptr) collector->weight_gradients(self.model->gradients());
-  }
-  self.model->tell_observed();
-  self.sum_over_ranks();
-  double loss_sum = 0;
-  for (double loss : self.losses) loss_sum += loss;
-  std::span<const float> gradients =
-      self.optimizer->shard().of(std::span<const float>(self.model->gradients()));
-  double squares = self.optimizer->sum_of_squares(gradients);
-  self.collectives.all_reduce_sum(std::span(&squares, 1));
   StepResult result;
   result.step = step;
+  if (twice) {
+    self.compute_gradients_twice(step, sites, collector, result);
+    if (!result.committed) return result;
+  } else {
+    self.compute_gradients(step, sites, collector, nullptr);
+  }
+  double loss_sum = 0;
+  for (double loss : self.losses) loss_sum += loss;
+  const std::span<const float> gradients = self.own_gradients();
+  double squares = self.optimizer->sum_of_squares(gradients);
+  self.collectives.all_reduce_sum(std::span(&squares, 1));
   result.loss = loss_sum / static_cast<double>(batch.tokens_per_step());
   result.grad_norm = std::sqrt(squares);
   result.learning_rate = self.config.optimizer.at(step) * self.faults.learning_rate_factor(step);

@@ -146,6 +146,11 @@ struct StepResult {
   uint64_t weights_hash = 0;
   uint64_t batch_hash = 0;  // of the sequences it took, whatever their order
   bool finite = true;       // loss and grad_norm
+  // Of a step that was to be computed twice, where the computations differ: which ranks, hosts and
+  // tensors, and what a third computation gave. Empty: they do not, or it was computed once.
+  std::string mismatch;
+  // False: all three differ. The step was not made, and the rest of this says nothing.
+  bool committed = true;
 };
 
 // How an engine computes, besides its plan: what makes an arm of a replay.
@@ -240,7 +245,10 @@ class Engine {
   // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
   // no weight; it counts as a step, and the next one has other data.
   // A collector, from statistics(), gathers while the first micro-batch runs.
-  StepResult train_step(StatisticsCollector* collector = nullptr);
+  // With `twice` all ranks compute loss and gradients twice before a weight changes, and a third
+  // time where a bit differs: what two computations agree on is used, and the step has the bits
+  // that it has without. Where all three differ the engine stays at the step before.
+  StepResult train_step(StatisticsCollector* collector = nullptr, bool twice = false);
   // Forward and backward on the first micro-batch of step `step` under the engine's plan, for what
   // the collector gathers; changes no state. Returns the mean loss.
   // With several ranks, rank 0 alone computes; the others call accompany_inspection().

@@ -54,6 +54,21 @@ void send_off_scale(Format format, int log2_factor, std::span<float> values) {
 
 }  // namespace
 
+// One fault strikes one computation of its step; several of one step strike one each, in their
+// order.
+void Engine::Impl::flip_gradient(int64_t at) {
+  for (const Fault* fault : faults.flipped_gradients(at)) {
+    if (!flipped.insert(fault).second) continue;
+    const int64_t element = struck_parameter(*fault, model->layout()).offset + fault->element;
+    if (parts.begin(collectives.rank()) <= element &&
+        element < parts.begin(collectives.rank()) + parts.size(collectives.rank())) {
+      edit_on_host(memory(), model->gradients().subspan(static_cast<size_t>(element), 1),
+                   [&](std::span<float> value) { value[0] = with_bit(*fault, value[0]); });
+    }
+    return;
+  }
+}
+
 void Engine::Impl::strike_weights() {
   for (const Fault* fault : faults.struck_weights(step)) {
     if (fault->kind == FaultKind::kBitFlip && !flipped.insert(fault).second) continue;

@@ -49,6 +49,15 @@ struct EngineSnapshot {
   std::set<const Fault*> flipped;
 };
 
+// What one computation of a step's gradients gave on this rank.
+struct GradientDigest {
+  uint64_t batch = 0;               // of the sequences that it read
+  std::vector<double> losses;       // by micro-batch; 0 of other ranks'
+  std::vector<uint64_t> gradients;  // hashes of its own, by parameter
+  std::vector<double> amaxes;       // that the scaling histories are to get from it
+  uint64_t sums = 0;                // of its part of all ranks' sums
+};
+
 struct Engine::Impl {
   struct Analysis;  // engine_scores.cc
 
@@ -68,6 +77,20 @@ struct Engine::Impl {
                                              int64_t at) {
     return faults.precisions(planned, at, faulty_sites);
   }
+  // Loss, gradients and observed amaxes of step `at`, of all ranks; changes nothing else, and may
+  // be called again. `digest` may be nullptr.
+  void compute_gradients(int64_t at, const std::vector<SitePrecision>& precisions,
+                         StatisticsCollector* collector, GradientDigest* digest);
+  // The same, twice or three times (Engine::train_step); says in `result` what differed.
+  void compute_gradients_twice(int64_t at, const std::vector<SitePrecision>& precisions,
+                               StatisticsCollector* collector, StepResult& result);
+  GradientDigest digest_gradients();
+  // The texts of the ranks that have one, each with its rank, host and device.
+  std::vector<std::string> texts_of_ranks(const std::string& own);
+  std::span<const float> own_gradients() const {
+    return optimizer->shard().of(std::span<const float>(model->gradients()));
+  }
+  void flip_gradient(int64_t at);
   void strike_weights();
   void strike_weight(const Fault& fault);
   void spoil_second_moments(int64_t at);
@@ -88,8 +111,8 @@ struct Engine::Impl {
   // again where there are no other ranks.
   [[noreturn]] void fail_alone(const std::exception& error) const;
   // The micro-batches of a step that this rank computes.
-  int64_t first_micro_batch() const;
-  int64_t micro_batches() const;
+  int64_t first_micro_batch() const { return micro_batches() * collectives.rank(); }
+  int64_t micro_batches() const { return config.batch.accumulation / collectives.size(); }
   // The tokens of an evaluation's last batch; 0 where all batches are whole.
   int64_t last_evaluated_tokens() const;
   void connect();

@@ -79,7 +79,7 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
     case EngineCall::kPerturb:
       return perturb(engine, argument);
     case EngineCall::kTrainStep:
-      engine.train_step();
+      engine.train_step(nullptr, flag);
       return;
     case EngineCall::kEvaluate:
       engine.evaluate(PrecisionPlan::parse(argument, "rank 0's plan"));

@@ -147,6 +147,9 @@ class FaultCheck {
   void tensor() const {
     if (fault_.kind == FaultKind::kStuckBit) {
       check_one_of("tensor", fault_.tensor, {"output", "weight"});
+    } else if (fault_.kind == FaultKind::kBitFlip) {
+      // Checkpoints of 0.2 say "input", which meant nothing: the weight's bit flips.
+      if (fault_.tensor != "input") check_one_of("tensor", fault_.tensor, {"weight", "gradient"});
     } else {
       check_one_of("tensor", fault_.tensor, {"input", "weight", "gradient"});
     }

@@ -168,12 +168,24 @@ const Fault* FaultView::stuck_output(int site, int64_t step) const {
   return nullptr;
 }
 
+std::vector<const Fault*> FaultView::flipped_gradients(int64_t step) const {
+  std::vector<const Fault*> flips;
+  if (role_ != EngineRole::kLive) return flips;
+  for (const ResolvedFault& it : faults_) {
+    if (it.fault.kind == FaultKind::kBitFlip && it.tensor == TensorRole::kGradient &&
+        step == it.fault.start_step) {
+      flips.push_back(&it.fault);
+    }
+  }
+  return flips;
+}
+
 std::vector<const Fault*> FaultView::struck_weights(int64_t step) const {
   std::vector<const Fault*> struck;
   if (role_ == EngineRole::kReplay) return struck;
   for (const ResolvedFault& it : faults_) {
-    const bool flips = it.fault.kind == FaultKind::kBitFlip && role_ == EngineRole::kLive &&
-                       step == it.fault.start_step;
+    const bool flips = it.fault.kind == FaultKind::kBitFlip && it.tensor != TensorRole::kGradient &&
+                       role_ == EngineRole::kLive && step == it.fault.start_step;
     const bool sticks = it.acts(FaultKind::kStuckBit, step) && it.tensor == TensorRole::kWeight;
     if (flips || sticks) struck.push_back(&it.fault);
   }

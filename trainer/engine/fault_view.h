@@ -66,6 +66,8 @@ class FaultView {
 
   // ---- the device ----
   const Fault* stuck_output(int site, int64_t step) const;  // nullptr: none
+  // Bit flips of gradients that strike in this step.
+  std::vector<const Fault*> flipped_gradients(int64_t step) const;
   // Faults of master weights that strike after this step: bit_flip and stuck_bit.
   std::vector<const Fault*> struck_weights(int64_t step) const;
 

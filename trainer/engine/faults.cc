@@ -115,7 +115,7 @@ const std::array kTraits = {
                 "bit_flip",
                 Origin::kTransientHardware,
                 Place::kParameter,
-                {"element", "bit"},
+                {"tensor", "element", "bit"},
                 false,
                 false,
                 false},
@@ -250,8 +250,13 @@ std::string Fault::describe() const {
                  : fmt::format("the FP8 copy of {}'s weight is made anew every {} steps only {}",
                                site, steps, when);
     case FaultKind::kBitFlip:
-      return fmt::format("bit {} of element {} of {} flips after step {}", bit, element, site,
-                         start_step);
+      return tensor == "gradient"
+                 ? fmt::format(
+                       "bit {} of element {} of {}'s gradient flips in one computation of "
+                       "step {}",
+                       bit, element, site, start_step)
+                 : fmt::format("bit {} of element {} of {} flips after step {}", bit, element, site,
+                               start_step);
     case FaultKind::kStuckBit:
       return tensor == "output"
                  ? fmt::format("bit {} of column {} of {}'s output is stuck at {} {}", bit, element,

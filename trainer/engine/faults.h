@@ -34,7 +34,7 @@ enum class FaultKind {
   kDroppedKBlock,      // terms of the sum are left out
   kStaleWeight,        // the FP8 copy of a weight is not made anew after each update
   // ---- the hardware: on the live trainer's device only ----
-  kBitFlip,   // one bit of one master weight flips after the step, once
+  kBitFlip,   // one bit flips once: of a master weight after the step, or of a gradient in it
   kStuckBit,  // one bit of a GEMM's output or of a master weight is stuck
   // ---- what every precision feels ----
   kCorruptBatch,       // the step's tokens are replaced by uniform random ones
@@ -82,10 +82,12 @@ struct Fault {
                           "`bit_flip`: a parameter",
               .help = "Where it acts."});
     v("tensor", &S::tensor,
-      Setting{.otherwise = "`\"output\"` of `stuck_bit`",
+      Setting{.otherwise = "`\"output\"` of `stuck_bit`, `\"weight\"` of `bit_flip`",
               .accepted = "`scale_shift`, `frozen_amax`: `input`, `weight` or `gradient`; "
-                          "`stuck_bit`: `output` or `weight`",
-              .help = "Which tensor of the site."});
+                          "`stuck_bit`: `output` or `weight`; `bit_flip`: `weight` or `gradient`",
+              .help = "Which tensor of the site; of `bit_flip`: the master weight after the step, "
+                      "or the gradient in one computation of it. Of several such faults in a step "
+                      "each strikes another computation."});
     v("start_step", &S::start_step,
       Setting{.required = true, .range = {1, kStepsMax}, .help = "The first step it acts in."});
     v("end_step", &S::end_step,

@@ -86,6 +86,10 @@ void ScalingState::observe(int site, TensorRole role, float amax) {
   if (std::isfinite(amax) && amax > 0) tensor.observed = std::max(tensor.observed, amax);
 }
 
+void ScalingState::forget_observed() {
+  for (Tensor& tensor : tensors_) tensor.observed = -1;
+}
+
 void ScalingState::combine_observed(const std::function<void(std::span<double>)>& combine) {
   std::vector<double> observed;
   for (const Tensor& tensor : tensors_) observed.push_back(static_cast<double>(tensor.observed));

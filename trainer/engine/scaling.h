@@ -63,6 +63,8 @@ class ScalingState {
   void change(const std::vector<SitePrecision>& precisions);
   // This step met `amax`; several micro-batches leave their maximum. Takes effect with finish_step.
   void observe(int site, TensorRole role, float amax);
+  // As if the step had met none yet.
+  void forget_observed();
   // Every tensor's amax of this step passes through `combine`, which may make it larger (other
   // ranks met larger ones); negative where none was met.
   void combine_observed(const std::function<void(std::span<double>)>& combine);

@@ -241,7 +241,8 @@ class TrainerNotice:
     attempt: int
     # The newest finished step then.
     step: int
-    # One of: "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch".
+    # One of: "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch",
+    # "gradient_mismatch".
     kind: str
     # A sentence for people.
     text: str
