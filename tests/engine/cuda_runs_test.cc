@@ -104,6 +104,22 @@ TEST_P(CudaRuns, ChangesOfThePlanAreRepeatedToo) {
   EXPECT_EQ(run(), run());
 }
 
+// The second computation repeats recorded passes, or is the first to be recorded.
+TEST_P(CudaRuns, GradientsComputedTwiceAreTheSame) {
+  std::vector<uint64_t> hashes[2];
+  for (const bool twice : {false, true}) {
+    Engine engine(config_, EngineRole::kLive, nullptr, &tested_backends());
+    engine.initialize();
+    engine.set_plan(plan_of(GetParam()));
+    for (int i = 0; i < steps() / 2; ++i) {
+      const StepResult result = engine.train_step(nullptr, twice);
+      EXPECT_EQ(result.mismatch, "");
+      hashes[twice ? 1 : 0].push_back(result.weights_hash);
+    }
+  }
+  EXPECT_EQ(hashes[1], hashes[0]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, CudaRuns,
                          testing::Values("bf16", "current", "delayed", "rowwise", "block", "lion"));
 

@@ -59,6 +59,13 @@ TEST(AlertTest, WhatStopsTheRunIsCriticalAndWhatIsOnlySaidIsNot) {
   EXPECT_EQ(severity("cadence", "none"), Severity::kInfo);
   EXPECT_EQ(severity("sentinel", "none"), Severity::kInfo);
   EXPECT_EQ(severity("health", "none"), Severity::kWarning);
+  const auto of_notice = [](const char* kind) {
+    TrainerNotice notice;
+    notice.kind = TrainerNoticeKind::on_record(kind);
+    return notice_alert(kSubject, notice, 1, 1).severity;
+  };
+  EXPECT_EQ(of_notice("gradient_mismatch"), Severity::kCritical);
+  EXPECT_EQ(of_notice("data_mismatch"), Severity::kWarning);
   EXPECT_EQ(ended_alert(kSubject, {"failed", 10}, 1, 1).severity, Severity::kCritical);
   EXPECT_EQ(ended_alert(kSubject, {"completed", 10}, 1, 1).severity, Severity::kInfo);
 }

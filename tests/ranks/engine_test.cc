@@ -115,6 +115,16 @@ TEST_P(RankEngines, ACheckpointOfAllRanksLoadsInOneProcessAndTheOtherWayRound) {
   }
 }
 
+TEST_P(RankEngines, GradientsComputedTwiceHaveTheBitsOfOnce) {
+  const std::vector<uint64_t> once = train_hashes(*start(&ranks()), 4);
+  std::unique_ptr<Engine> engine = start(&ranks());
+  for (const uint64_t expected : once) {
+    const StepResult result = engine->train_step(nullptr, true);
+    EXPECT_EQ(result.weights_hash, expected) << result.step;
+    EXPECT_EQ(result.mismatch, "");
+  }
+}
+
 // Queries and keys overflow in steps 1 and 4, on every rank: they are no updates on any.
 TEST_P(RankEngines, ASkippedStepIsNoUpdateAndReplaysToTheSameBits) {
   config.model.qk_norm = false;  // heads that are normed do not overflow
@@ -339,6 +349,44 @@ TEST_F(RanksOnly, ABitFlipReachesEveryRanksWeights) {
   std::vector<uint64_t> without = train_hashes(healthy, 3);
   EXPECT_EQ(with[0], without[0]);
   EXPECT_NE(with[1], without[1]);
+}
+
+// One rank's gradient is wrong, and so the sums of all: that rank is named and no other.
+TEST_F(RanksOnly, AFlippedGradientIsFoundOnItsRankAndLeavesNothing) {
+  const auto run = [&](bool twice, std::vector<std::string>& differences) {
+    Engine engine(config, EngineRole::kLive, &ranks());
+    engine.initialize();
+    std::vector<uint64_t> hashes;
+    while (engine.step() < 4) {
+      const StepResult result = engine.train_step(nullptr, twice);
+      differences.push_back(result.mismatch);
+      if (!result.committed) break;
+      hashes.push_back(result.weights_hash);
+    }
+    return hashes;
+  };
+  std::vector<std::string> none, found;
+  const std::vector<uint64_t> healthy = run(false, none);
+  Fault flip{.kind = FaultKind::kBitFlip,
+             .site = "model.norm.weight",  // the last elements: the last rank's
+             .tensor = "gradient",
+             .start_step = 3,
+             .element = 3,
+             .bit = 27};
+  config.faults = {flip};
+  EXPECT_NE(run(false, none), healthy);
+  EXPECT_EQ(run(true, found), healthy);
+  const std::string rank = "rank " + std::to_string(collectives().size() - 1) + " of " +
+                           std::to_string(collectives().size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].starts_with(rank), i == 2) << found[i];
+    EXPECT_EQ(found[i].empty(), i != 2) << found[i];
+  }
+  flip.bit = 26;
+  config.faults.push_back(flip);
+  found.clear();
+  EXPECT_EQ(run(true, found).size(), 2u) << "three results";
+  EXPECT_NE(found.back().find("with neither"), std::string::npos) << found.back();
 }
 
 TEST_F(RanksOnly, FaultsOfTheOptimizersStateAreThoseOfOneProcess) {

@@ -230,6 +230,19 @@ TEST_F(Shards, FeelFaultsOfWeightsWhereTheyAreKept) {
   for (int i = 0; i < 5; ++i) expect_same_step(sharded.train_step(), whole.train_step());
 }
 
+TEST_F(Shards, ComputeGradientsTwiceWithTheBitsOfOnce) {
+  Engine once(config, EngineRole::kLive, &ranks()), twice(config, EngineRole::kLive, &ranks());
+  for (Engine* engine : {&once, &twice}) {
+    engine->set_plan(PrecisionPlan::fp8(Recipe::kDelayed));
+    engine->initialize();
+  }
+  for (int i = 0; i < 4; ++i) {
+    const StepResult result = twice.train_step(nullptr, true);
+    EXPECT_EQ(result.mismatch, "");
+    expect_same_step(result, once.train_step());
+  }
+}
+
 TEST_F(Shards, ChangeTheirCommunicationAndHaveTheBitsOfWholeWeights) {
   EngineConfig all = config;
   all.shard = Sharding::kOptimizer;

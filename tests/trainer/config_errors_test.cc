@@ -152,6 +152,9 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
        "a parameter's name"},
       {"[[fault]]\nkind = \"bit_flip\"\nsite = \"model.norm.weight\"\nstart_step = 5\nbit = 32\n",
        9, "fault[0].bit", "0 to 31"},
+      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"model.norm.weight\"\nstart_step = 5\n"
+       "tensor = \"input\"\n",
+       9, "fault[0].tensor", "weight, gradient"},
       {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nsteps = 3\n", 8, "fault[0].steps",
        "\"corrupt_batch\" has no steps"},
       {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nseverity = 3\n", 8,

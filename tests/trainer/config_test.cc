@@ -42,6 +42,31 @@ TEST_F(ConfigTest, InlineVerificationIsAskedForAndHasAShare) {
   EXPECT_EQ(error_of(with + "inlin = true\n").key(), "verification.inlin");
 }
 
+TEST_F(ConfigTest, AShareOfStepsIsComputedTwiceAndWhichIsAFunctionOfSeedAttemptAndStep) {
+  const std::string with = kSmallest + std::string("[verification]\nrecompute_share = ");
+  EXPECT_EQ(load(kSmallest).verification.recompute_share, 0);
+  const auto steps = [&](const char* share, int64_t seed, int64_t attempt) {
+    const VerificationConfig config = load(with + share + "\n").verification;
+    std::vector<bool> chosen;
+    for (int64_t step = 1; step <= 10000; ++step) {
+      chosen.push_back(config.recomputes(seed, attempt, step));
+    }
+    return chosen;
+  };
+  EXPECT_EQ(std::ranges::count(steps("0", 1, 1), true), 0);
+  EXPECT_EQ(std::ranges::count(steps("1", 1, 1), true), 10000);
+  const std::vector<bool> some = steps("0.1", 7, 1);
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(some, true)), 1000, 150) << "5 deviations";
+  EXPECT_EQ(steps("0.1", 7, 1), some);
+  EXPECT_NE(steps("0.1", 7, 2), some);
+  EXPECT_NE(steps("0.1", 8, 1), some);
+  for (const char* share : {"-0.1", "1.01", "nan"}) {
+    const ConfigError error = error_of(with + share + "\n");
+    EXPECT_EQ(error.key(), "verification.recompute_share");
+    EXPECT_EQ(error.line(), 6);
+  }
+}
+
 TEST_F(ConfigTest, Fp32ComputingTakesNoFp8Plan) {
   const std::string model = "[model]\ncompute = \"fp32\"\n";
   EXPECT_EQ(load(kSmallest).engine.compute, Compute::kBf16);
@@ -385,11 +410,13 @@ TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
        "the FP8 copy of lm_head's weight is made anew every 4 steps only"},
       {"bit_flip", "site = \"model.norm.weight\"",
        "bit 30 of element 0 of model.norm.weight flips after step 7"},
+      {"bit_flip", "site = \"model.norm.weight\"\ntensor = \"gradient\"",
+       "bit 30 of element 0 of model.norm.weight's gradient flips in one computation of step 7"},
       {"stuck_bit", "site = \"lm_head\"", "bit 15 of column 0 of lm_head's output is stuck at 1"},
       {"corrupt_batch", "", "the tokens are replaced by random ones"},
       {"learning_rate_spike", "factor = 2.5", "the learning rate is multiplied by 2.5"},
       {"skipped_batch", "", "the trainer reads the batch of 1 step later"}};
-  ASSERT_EQ(std::size(kinds), all_faults().size());
+  ASSERT_EQ(std::size(kinds), all_faults().size() + 1) << "bit_flip is there twice";
   for (const Kind& kind : kinds) {
     const TrainerConfig config =
         load(fmt::format("{}[optimizer]\nsecond_moment = \"fp8\"\n[ranks]\ngradients = \"e4m3\"\n"

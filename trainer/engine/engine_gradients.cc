@@ -54,15 +54,16 @@ std::string difference_here(const GradientDigest& a, const GradientDigest& b,
   if (a.batch != b.batch) parts.emplace_back("the tokens read");
   if (!same_losses(a, b)) {
     const auto [x, y] = std::ranges::mismatch(a.losses, b.losses, same_bits);
-    parts.push_back(fmt::format("the loss sum of micro-batch {} ({} and {})",
-                                x - a.losses.begin(), *x, *y));
+    parts.push_back(
+        fmt::format("the loss sum of micro-batch {} ({} and {})", x - a.losses.begin(), *x, *y));
   }
   size_t differ = 0;
   for (size_t i = 0; i < a.gradients.size(); ++i) differ += a.gradients[i] != b.gradients[i];
   if (differ > 0) {
-    parts.push_back(fmt::format("the gradients of {} of {} parameters, {} the first in the order "
-                                "of the backward pass",
-                                differ, a.gradients.size(), first_of_backward(a, b, layout)));
+    parts.push_back(
+        fmt::format("the gradients of {} of {} parameters, {} the first in the order "
+                    "of the backward pass",
+                    differ, a.gradients.size(), first_of_backward(a, b, layout)));
   }
   if (a.amaxes != b.amaxes) parts.emplace_back("amaxes for delayed scaling");
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -72,10 +73,8 @@ std::string difference_here(const GradientDigest& a, const GradientDigest& b,
 
 void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision>& precisions,
                                      StatisticsCollector* collector, GradientDigest* digest) {
-  PassPlan pass{
-      .sites = &precisions, .step = at, .record = true, .fakequant = mode.fakequant};
-  const auto scale =
-      static_cast<float>(1.0 / static_cast<double>(config.batch.tokens_per_step()));
+  PassPlan pass{.sites = &precisions, .step = at, .record = true, .fakequant = mode.fakequant};
+  const auto scale = static_cast<float>(1.0 / static_cast<double>(config.batch.tokens_per_step()));
   const int64_t first = first_micro_batch();
   losses.assign(static_cast<size_t>(config.batch.accumulation), 0.0);
   batch_hash = 0;
@@ -98,7 +97,8 @@ void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision
   flip_gradient(at);
   if (digest != nullptr) *digest = digest_gradients();
   sum_over_ranks();
-  if (digest != nullptr && ranks->many()) digest->sums = backend->hash(std::as_bytes(own_gradients()));
+  if (digest != nullptr && ranks->many())
+    digest->sums = backend->hash(std::as_bytes(own_gradients()));
 }
 
 GradientDigest Engine::Impl::digest_gradients() {
@@ -107,8 +107,8 @@ GradientDigest Engine::Impl::digest_gradients() {
   digest.losses = losses;
   const auto all = std::span<const float>(model->gradients());
   for (const Parameter& parameter : model->layout().all()) {
-    const auto its = all.subspan(static_cast<size_t>(parameter.offset),
-                                 static_cast<size_t>(parameter.size));
+    const auto its =
+        all.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
     digest.gradients.push_back(backend->hash(std::as_bytes(its)));
   }
   scaling.combine_observed(
@@ -122,9 +122,10 @@ std::vector<std::string> Engine::Impl::texts_of_ranks(const std::string& own) {
     std::string text;
     if (rank == collectives.rank() && !own.empty()) {
       const std::string bus = device_bus_id(config.device);
-      text = fmt::format("{}on {} ({}{}): {}",
-                         ranks->many() ? fmt::format("rank {} of {} ", rank, collectives.size()) : "",
-                         host_name(), backend->device(), bus.empty() ? "" : " at " + bus, own);
+      text =
+          fmt::format("{}on {} ({}{}): {}",
+                      ranks->many() ? fmt::format("rank {} of {} ", rank, collectives.size()) : "",
+                      host_name(), backend->device(), bus.empty() ? "" : " at " + bus, own);
     }
     collectives.broadcast_text(text, rank);
     if (!text.empty()) texts.push_back(std::move(text));
@@ -155,12 +156,13 @@ void Engine::Impl::compute_gradients_twice(int64_t at, const std::vector<SitePre
                                    : difference_here(second, third, layout));
   if (texts.empty()) {
     const bool sums = first.sums != second.sums || second.sums != third.sums;
-    texts = texts_of_ranks(sums ? "the sums over ranks, though each rank's own gradients do not" : "");
+    texts =
+        texts_of_ranks(sums ? "the sums over ranks, though each rank's own gradients do not" : "");
   }
   result.mismatch = fmt::format("{}; a third computation agrees with {}", fmt::join(texts, "; "),
-                                !result.committed   ? "neither"
-                                : differ[0] == 0 ? "the first"
-                                                 : "the second");
+                                !result.committed ? "neither"
+                                : differ[0] == 0  ? "the first"
+                                                  : "the second");
 }
 
 }  // namespace gnomon

@@ -1,0 +1,89 @@
+// The real gnomon-trainer with a gradient that is wrong in one computation of a step.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/host.h"
+#include "tests/trainer/trainer_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using test::FakeController;
+using test::TrainerFixture;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kSteps = 12;
+const std::string kTwice = "[verification]\nrecompute_share = 1\n";
+const std::string kDownWeight = "model.layers.1.mlp.down_proj.weight";
+
+std::string flip(int bit) {
+  return "[[fault]]\nkind = \"bit_flip\"\ntensor = \"gradient\"\nstart_step = 7\nsite = \"" + kDownWeight +
+         "\"\nelement = 3\nbit = " + std::to_string(bit) + "\n";
+}
+
+class GradientsTwiceProcess : public TrainerFixture {
+ protected:
+  // The hash of the weights at the run's end.
+  std::string weights_of(const std::string& run, const std::string& extra,
+                         const FakeController* controller = nullptr) {
+    const std::filesystem::path dir = directory_ / run;
+    std::vector<std::string> arguments = {"--dir", dir.string()};
+    if (controller != nullptr) {
+      arguments.insert(arguments.end(), {"--controller", controller->url()});
+    }
+    const auto trainer = start(config(kSteps, extra), arguments);
+    EXPECT_EQ(trainer->wait(), 0) << trainer->output();
+    output_ = trainer->output();
+    return hash_of_model(newest(dir));
+  }
+
+  std::string output_;  // of the last one
+};
+
+TEST_F(GradientsTwiceProcess, AFlippedBitIsToldOfAndLeavesNothing) {
+  const std::string healthy = weights_of("healthy", "");
+  EXPECT_EQ(weights_of("healthy_twice", kTwice), healthy);
+  EXPECT_THAT(output_, Not(HasSubstr("computed again")));
+  EXPECT_NE(weights_of("once", flip(27)), healthy);
+
+  FakeController controller;
+  EXPECT_EQ(weights_of("twice", kTwice + flip(27), &controller), healthy);
+  EXPECT_THAT(output_, HasSubstr("step 7: forward and backward pass gave other bits"));
+  const auto told = controller.told();
+  ASSERT_EQ(told.notices.size(), 1u);
+  const TrainerNotice& notice = told.notices[0];
+  EXPECT_EQ(notice.kind, "gradient_mismatch");
+  EXPECT_EQ(notice.attempt, 1);
+  EXPECT_EQ(notice.step, 7);
+  EXPECT_THAT(notice.text,
+              AllOf(HasSubstr("step 7"), HasSubstr(host_name()), HasSubstr(kDownWeight),
+                    HasSubstr("agrees with the second"), HasSubstr("The run goes on")));
+  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kSteps));
+}
+
+TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep) {
+  const std::string healthy = weights_of("healthy", "");
+  FakeController controller;
+  const std::filesystem::path dir = directory_ / "sick";
+  const std::vector<std::string> arguments = {"--dir", dir.string(), "--controller",
+                                              controller.url()};
+  const auto trainer = start(config(kSteps, kTwice + flip(27) + flip(26)), arguments);
+  EXPECT_EQ(trainer->wait(), 1) << trainer->output();
+  EXPECT_THAT(trainer->output(),
+              AllOf(HasSubstr("gnomon-trainer: step 7"), HasSubstr(host_name()),
+                    HasSubstr("agrees with neither"), HasSubstr("No weight was changed")));
+  const auto told = controller.told();
+  EXPECT_EQ(told.steps.size(), 6u);
+  ASSERT_EQ(told.notices.size(), 1u);
+  EXPECT_EQ(told.notices[0].kind, "gradient_mismatch");
+  EXPECT_EQ(told.notices[0].step, 6);
+  EXPECT_TRUE(told.finished.empty()) << "another attempt may follow";
+
+  EXPECT_EQ(weights_of("sick", kTwice, &controller), healthy);
+  EXPECT_EQ(controller.told().attempts.size(), 2u);
+}
+
+}  // namespace
+}  // namespace gnomon
