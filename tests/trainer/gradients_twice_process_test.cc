@@ -19,8 +19,8 @@ const std::string kTwice = "[verification]\nrecompute_share = 1\n";
 const std::string kDownWeight = "model.layers.1.mlp.down_proj.weight";
 
 std::string flip(int bit) {
-  return "[[fault]]\nkind = \"bit_flip\"\ntensor = \"gradient\"\nstart_step = 7\nsite = \"" + kDownWeight +
-         "\"\nelement = 3\nbit = " + std::to_string(bit) + "\n";
+  return "[[fault]]\nkind = \"bit_flip\"\ntensor = \"gradient\"\nstart_step = 7\nsite = \"" +
+         kDownWeight + "\"\nelement = 3\nbit = " + std::to_string(bit) + "\n";
 }
 
 class GradientsTwiceProcess : public TrainerFixture {
