@@ -14,13 +14,13 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kSteps = 12;
-const std::string kTwice = "[verification]\nrecompute_share = 1\n";
-const std::string kDownWeight = "model.layers.1.mlp.down_proj.weight";
+constexpr int kTwiceSteps = 12;
+const std::string kShare = "[verification]\nrecompute_share = 1\n";
+const std::string kFlippedWeight = "model.layers.1.mlp.down_proj.weight";
 
-std::string flip(int bit) {
+std::string flipped_bit(int bit) {
   return "[[fault]]\nkind = \"bit_flip\"\ntensor = \"gradient\"\nstart_step = 7\nsite = \"" +
-         kDownWeight + "\"\nelement = 3\nbit = " + std::to_string(bit) + "\n";
+         kFlippedWeight + "\"\nelement = 3\nbit = " + std::to_string(bit) + "\n";
 }
 
 class GradientsTwiceProcess : public TrainerFixture {
@@ -33,7 +33,7 @@ class GradientsTwiceProcess : public TrainerFixture {
     if (controller != nullptr) {
       arguments.insert(arguments.end(), {"--controller", controller->url()});
     }
-    const auto trainer = start(config(kSteps, extra), arguments);
+    const auto trainer = start(config(kTwiceSteps, extra), arguments);
     EXPECT_EQ(trainer->wait(), 0) << trainer->output();
     output_ = trainer->output();
     return hash_of_model(newest(dir));
@@ -44,12 +44,12 @@ class GradientsTwiceProcess : public TrainerFixture {
 
 TEST_F(GradientsTwiceProcess, AFlippedBitIsToldOfAndLeavesNothing) {
   const std::string healthy = weights_of("healthy", "");
-  EXPECT_EQ(weights_of("healthy_twice", kTwice), healthy);
+  EXPECT_EQ(weights_of("healthy_twice", kShare), healthy);
   EXPECT_THAT(output_, Not(HasSubstr("computed again")));
-  EXPECT_NE(weights_of("once", flip(27)), healthy);
+  EXPECT_NE(weights_of("once", flipped_bit(27)), healthy);
 
   FakeController controller;
-  EXPECT_EQ(weights_of("twice", kTwice + flip(27), &controller), healthy);
+  EXPECT_EQ(weights_of("twice", kShare + flipped_bit(27), &controller), healthy);
   EXPECT_THAT(output_, HasSubstr("step 7: forward and backward pass gave other bits"));
   const auto told = controller.told();
   ASSERT_EQ(told.notices.size(), 1u);
@@ -58,9 +58,9 @@ TEST_F(GradientsTwiceProcess, AFlippedBitIsToldOfAndLeavesNothing) {
   EXPECT_EQ(notice.attempt, 1);
   EXPECT_EQ(notice.step, 7);
   EXPECT_THAT(notice.text,
-              AllOf(HasSubstr("step 7"), HasSubstr(host_name()), HasSubstr(kDownWeight),
+              AllOf(HasSubstr("step 7"), HasSubstr(host_name()), HasSubstr(kFlippedWeight),
                     HasSubstr("agrees with the second"), HasSubstr("The run goes on")));
-  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kTwiceSteps));
 }
 
 TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep) {
@@ -69,7 +69,8 @@ TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep
   const std::filesystem::path dir = directory_ / "sick";
   const std::vector<std::string> arguments = {"--dir", dir.string(), "--controller",
                                               controller.url()};
-  const auto trainer = start(config(kSteps, kTwice + flip(27) + flip(26)), arguments);
+  const auto trainer =
+      start(config(kTwiceSteps, kShare + flipped_bit(27) + flipped_bit(26)), arguments);
   EXPECT_EQ(trainer->wait(), 1) << trainer->output();
   EXPECT_THAT(trainer->output(),
               AllOf(HasSubstr("gnomon-trainer: step 7"), HasSubstr(host_name()),
@@ -81,7 +82,7 @@ TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep
   EXPECT_EQ(told.notices[0].step, 6);
   EXPECT_TRUE(told.finished.empty()) << "another attempt may follow";
 
-  EXPECT_EQ(weights_of("sick", kTwice, &controller), healthy);
+  EXPECT_EQ(weights_of("sick", kShare, &controller), healthy);
   EXPECT_EQ(controller.told().attempts.size(), 2u);
 }
 
