@@ -372,7 +372,7 @@ TEST_F(RanksOnly, AFlippedGradientIsFoundOnItsRankAndLeavesNothing) {
              .tensor = "gradient",
              .start_step = 3,
              .element = 3,
-             .bit = 27};
+             .bit = 30};  // large enough for its update to show in BF16
   config.faults = {flip};
   EXPECT_NE(run(false, none), healthy);
   EXPECT_EQ(run(true, found), healthy);
@@ -382,7 +382,7 @@ TEST_F(RanksOnly, AFlippedGradientIsFoundOnItsRankAndLeavesNothing) {
     EXPECT_EQ(found[i].starts_with(rank), i == 2) << found[i];
     EXPECT_EQ(found[i].empty(), i != 2) << found[i];
   }
-  flip.bit = 26;
+  flip.bit = 27;
   config.faults.push_back(flip);
   found.clear();
   EXPECT_EQ(run(true, found).size(), 2u) << "three results";
