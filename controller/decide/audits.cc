@@ -13,7 +13,6 @@ namespace gnomon::decide {
 namespace {
 
 constexpr uint64_t kAuditStream = 0x4155444954;  // "AUDIT": of windows that are drawn
-constexpr int64_t kUnusableMax = 3;  // audits in a row without bits, before they are given up
 
 bool is_drawn(const State& s, int64_t window) {
   const uint64_t key = hash64(s.run.name.data(), s.run.name.size());
@@ -34,13 +33,13 @@ void finish_audit(Core& core, int64_t id) {
 void note_unusable(Core& core, int64_t id, const std::string& why) {
   int64_t& unusable = core.s.watch.audits_unusable;
   unusable += 1;
-  const std::string sentence =
-      fmt::format("{}: the audit of its bits says nothing: {}.",
-                  window_name(*find_window(core.s, id)), why);
-  if (unusable == kUnusableMax) {
+  const std::string sentence = fmt::format("{}: the audit of its bits says nothing: {}.",
+                                           window_name(*find_window(core.s, id)), why);
+  if (unusable == kAuditsUnusableMax) {
     core.record("instrument",
-                sentence + " No further bits are audited; losses are compared as before. Start a "
-                           "verifier whose fingerprint is the run's.",
+                sentence +
+                    " No further bits are audited; losses are compared as before. Start a "
+                    "verifier whose fingerprint is the run's.",
                 {{"window", id}, {"why", why}})
         .window = id;
   } else {
@@ -54,7 +53,8 @@ void note_unusable(Core& core, int64_t id, const std::string& why) {
 void order_audit(Core& core, WindowState& window) {
   const State& s = core.s;
   const bool wanted = core.policy.window.every == 0 && window.kind == "shadow" && !s.ended &&
-                      s.run.capabilities.exact_replay && s.watch.audits_unusable < kUnusableMax;
+                      s.run.capabilities.exact_replay &&
+                      s.watch.audits_unusable < kAuditsUnusableMax;
   // The base of a rollback was saved under the plan before it.
   if (window.start.plan_version != window.plan_version) return;
   if (!wanted || !can_be_settled(s) || !is_drawn(s, window.id)) return;
@@ -66,11 +66,11 @@ void take_audit(Core& core, int64_t id, const ReplayFinished& replay) {
   State& s = core.s;
   const WindowState window = *find_window(s, id);
   if (!replay.fingerprint_equal || replay.compared_steps == 0) {
-    return note_unusable(core, id,
-                         replay.fingerprint_equal
-                             ? "the run reported no hashes of its steps"
-                             : fmt::format("{} has another fingerprint than the run",
-                                           replay.verifier));
+    return note_unusable(
+        core, id,
+        replay.fingerprint_equal
+            ? "the run reported no hashes of its steps"
+            : fmt::format("{} has another fingerprint than the run", replay.verifier));
   }
   s.watch.audits_unusable = 0;
   if (!replay.first_mismatch_step) {
@@ -83,14 +83,14 @@ void take_audit(Core& core, int64_t id, const ReplayFinished& replay) {
                   window_name(window), replay.verifier, *replay.first_mismatch_step);
   const std::string muted = core.muted();
   const bool busy = s.investigation || s.directive || core.held() || s.ended;
-  RecordDecision& decision = core.record(
-      "alarm",
-      seen + (!muted.empty() ? ". Nothing follows: " + muted + "."
-              : busy         ? ". It is not looked into: something else is under way."
-                             : ", though its loss shows no damage."),
-      {{"window", id},
-       {"verifier", replay.verifier},
-       {"first_mismatch_step", *replay.first_mismatch_step}});
+  RecordDecision& decision =
+      core.record("alarm",
+                  seen + (!muted.empty() ? ". Nothing follows: " + muted + "."
+                          : busy         ? ". It is not looked into: something else is under way."
+                                         : ", though its loss shows no damage."),
+                  {{"window", id},
+                   {"verifier", replay.verifier},
+                   {"first_mismatch_step", *replay.first_mismatch_step}});
   decision.window = id;
   if (!muted.empty() || busy) return finish_audit(core, id);
   find_window(s, id)->audit_pending = false;

@@ -272,6 +272,7 @@ TriageAnswer answer_of(const Case& investigation, const WindowState& window,
   answer.start_loss_plan = result.start_loss_plan;
   answer.end_loss = result.replay_end_loss_bf16;
   const bool same = replay.role.starts_with("same");
+  if (same) answer.end_hash = result.end_hash;
   if (evidence.finding) {
     if (same) answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
     answer.spike =

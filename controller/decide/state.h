@@ -272,6 +272,9 @@ struct Health {
   bool overfitting_said = false;
 };
 
+// Audits in a row without bits that can be compared, before they are given up.
+inline constexpr int64_t kAuditsUnusableMax = 3;
+
 // What the shadows have shown so far, and where the next ones begin.
 struct Watch {
   GapState gap;

@@ -102,6 +102,7 @@ struct TriageAnswer {
   bool failed = false;  // nobody could do it
   std::string verifier;
   std::optional<Reproduction> reproduction;  // same, same_elsewhere, same_on_trainer
+  std::string end_hash;                      // of their weights; empty = not said
   std::optional<SpikeComparison> spike;      // of a finding
   std::optional<double> start_loss_plan;     // at the window's beginning, under the replay's plan
   std::optional<double> end_loss;            // in BF16; may be not finite
@@ -172,6 +173,10 @@ struct TriageStep {
 // For a spike that is not generic: true when BF16 suffers as well from the nearest checkpoint,
 // whose weights were spoilt already, and not from the oldest one.
 bool spoilt_before(const TriageEvidence& evidence);
+
+// Replays of the run's own plan got other bits than the run, and than each other: exact replay does
+// not hold, and no machine is to blame.
+bool replays_disagree(const TriageEvidence& evidence);
 
 // The gap that a case is about, in per cent: the level of an alarm of evidence; of one window,
 // which stands out because it was chosen, the mean over its nudged replays where there are two

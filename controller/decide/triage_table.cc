@@ -201,6 +201,16 @@ bool of_small_gap(const TriageView& v) {
          level_of(v.evidence) < v.rules.accept_percent;
 }
 
+// No replay gets any other's bits: the run is not exact, whatever its trainer says.
+std::optional<TriageStep> ask_exactness(const TriageView& v) {
+  if (!replays_disagree(v.evidence)) return std::nullopt;
+  return TriageStep::end("chance",
+                         "Replays of the run's own plan get other bits than the run, and than each "
+                         "other: replay is not exact here, and no machine is to blame. No further "
+                         "bits are audited. The trainer should say so (capabilities.exact_replay), "
+                         "or use deterministic kernels.");
+}
+
 // The auditor's bits differ, and neither another verifier nor the trainer's own device bears it
 // out.
 std::optional<TriageStep> bear_out(const TriageView& v) {
@@ -219,6 +229,7 @@ std::optional<TriageStep> blame_fp8(const TriageView& v) {
 constexpr Row kRows[] = {
     {of_window, ask_confirmation},       // nobody's word is enough
     {of_offset, ask_drift},              // equal weights evaluate otherwise, and no damage
+    {of_audit, ask_exactness},           // do replays agree with each other?
     {of_all, ask_hardware},              // does the run's own plan do it again?
     {of_audit, bear_out},                // nobody bears the auditor out
     {of_step, ask_bf16},                 // does BF16 suffer too?
@@ -281,6 +292,18 @@ double level_of(const TriageEvidence& evidence) {
   if (fp8_ends < 2 || bf16_ends < 2) return evidence.level_percent;
   const double reference = bf16 / static_cast<double>(bf16_ends);
   return 100 * (fp8 / static_cast<double>(fp8_ends) - reference) / reference;
+}
+
+bool replays_disagree(const TriageEvidence& evidence) {
+  const TriageAnswer* other = nullptr;
+  for (const TriageAnswer& answer : evidence.answers) {
+    const bool differs = answer.reproduction && answer.reproduction->bitwise &&
+                         !answer.reproduction->reproduces && !answer.end_hash.empty();
+    if (!differs) continue;
+    if (other != nullptr && other->end_hash != answer.end_hash) return true;
+    other = &answer;
+  }
+  return false;
 }
 
 bool spoilt_before(const TriageEvidence& evidence) {

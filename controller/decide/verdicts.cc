@@ -112,6 +112,7 @@ void conclude(Core& core, const Verdict& verdict) {
   }
   if (name == "accepted_gap") return accept(core);
   if (name == "chance") {
+    if (replays_disagree(s.investigation->evidence)) s.watch.audits_unusable = kAuditsUnusableMax;
     note_chance(core);
     return take_as_quiet(core);
   }

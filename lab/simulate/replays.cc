@@ -64,6 +64,11 @@ double StochasticRun::window_noise(const decide::OpenWindow& window) {
   return shape_last_;
 }
 
+// Triage and audits replay the run's own plan; probes and rescues try another.
+static bool repeats_run(const decide::OrderReplay& order) {
+  return order.purpose == "triage" || order.arm == "same";
+}
+
 // Per cent, of a replay's end. BF16's own part is small; under FP8 a nudged or otherwise different
 // replay parts from the run as far as the run parts from BF16.
 double StochasticRun::end_noise(const decide::OrderReplay& order,
@@ -77,7 +82,7 @@ double StochasticRun::end_noise(const decide::OrderReplay& order,
     return scale * own * fixed_gaussian(seed_, kBf16Stream, place);
   }
   const double run = std::sqrt(1 - own * own);
-  const bool same = order.nudge == 0 && order.purpose == "triage" && order.arm != "fakequant";
+  const bool same = order.nudge == 0 && repeats_run(order) && order.arm != "fakequant";
   if (same) return model_.mean_gap_percent + scale * run * window_noise(window);
   return model_.mean_gap_percent + scale * run * shape_.next();
 }
@@ -136,7 +141,7 @@ double StochasticRun::replay_steps(const decide::OrderReplay& order,
 void StochasticRun::compare_bits(const decide::OrderReplay& order, const decide::OpenWindow& window,
                                  bool lies, decide::ReplayFinished& result) const {
   const bool same =
-      order.nudge == 0 && order.purpose == "triage" && (order.arm == "same" || order.arm == "plan");
+      order.nudge == 0 && repeats_run(order) && (order.arm == "same" || order.arm == "plan");
   if (!same || lies) {
     result.first_mismatch_step = window.start_step + 1;
     return;

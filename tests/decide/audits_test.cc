@@ -96,15 +96,33 @@ TEST(AuditTest, BitsThatCannotBeComparedAreNotAskedForAgainAndAgain) {
   run.train_until(20'000);
   EXPECT_EQ(audits(run), 3);
   const auto said = run.decisions("instrument");
-  EXPECT_EQ(std::ranges::count_if(said, [](const RecordDecision& decision) {
-              return decision.sentence.find("No further bits are audited") != std::string::npos;
-            }), 1);
+  EXPECT_EQ(std::ranges::count_if(said,
+                                  [](const RecordDecision& decision) {
+                                    return decision.sentence.find("No further bits are audited") !=
+                                           std::string::npos;
+                                  }),
+            1);
   Truth inexact = long_run();
   inexact.capabilities.exact_replay = false;
   SimulatedRun none(inexact, by_budget());
   none.start();
   none.train_until(20'000);
   EXPECT_EQ(audits(none), 0);
+}
+
+// A trainer that promises exact replay and has kernels whose order of sums varies.
+TEST(AuditTest, BitsThatNobodyGetsTwiceAreNoFault) {
+  Truth truth = long_run();
+  truth.inexact = true;
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(30'000);
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "chance");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("replay is not exact here"));
+  EXPECT_EQ(audits(run), 1) << "and not asked again";
 }
 
 // Whom should one believe?

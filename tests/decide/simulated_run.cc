@@ -150,7 +150,7 @@ void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string
   const bool damaged = !(queued.order.arm == "fakequant" && truth_.in_kernel) &&
                        !(queued.order.arm == "eager" && truth_.in_compiler);
   const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();
-  bool differs = bad || queued.order.nudge != 0;
+  bool differs = bad || queued.order.nudge != 0 || (truth_.inexact && !sites.empty());
   for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
     const double loss = step_loss(at, total, sites);
     if (truth_.damage && damaged) total += truth_.damage(at, sites);
@@ -234,7 +234,7 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   if (std::isfinite(total))
     result.replay_end_loss_bf16 = held_out(end_step, total + own + order_of_sums);
   result.end_hash = fmt::format("{}-{}-{}-{}", window.start_uri, end_step, plan.size() * !bf16,
-                                bf16 && truth_.bf16_differs ? ++bf16_replays_ : 0);
+                                (bf16 ? truth_.bf16_differs : truth_.inexact) ? ++other_bits_ : 0);
   if (!order.evaluate_endpoints) return result;
   const bool drifts = truth_.drift && (order.arm != "fakequant" || !truth_.in_kernel);
   const double drift = drifts ? truth_.drift(window.start_step) : 0;

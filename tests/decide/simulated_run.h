@@ -33,6 +33,7 @@ struct Truth {
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   std::function<bool(int64_t step)> silent_flip;  // other bits from here on, and no damage
+  bool inexact = false;                           // no two computations give the same bits
   bool equal_fingerprints = true;
   bool in_kernel = false;    // the damage comes from the FP8 kernels: `fakequant` has none of it
   bool in_compiler = false;  // or from compiled code: `eager` has none of it
@@ -128,7 +129,7 @@ class SimulatedRun : public simulate::Stage {
   std::map<std::string, std::set<std::string>> fp8_cache_;
   int64_t verifier_credit_ = 0;
   size_t turn_ = 0;
-  int64_t bf16_replays_ = 0;
+  int64_t other_bits_ = 0;
   Invariants invariants_;
 };
 
