@@ -106,7 +106,7 @@ TEST(AuditTest, BitsThatCannotBeComparedAreNotAskedForAgainAndAgain) {
   inexact.capabilities.exact_replay = false;
   SimulatedRun none(inexact, by_budget());
   none.start();
-  none.train_until(20'000);
+  none.train_until(8000);
   EXPECT_EQ(audits(none), 0);
 }
 
@@ -131,7 +131,7 @@ TEST(AuditTest, WhereNobodyCouldSettleADifferenceNoneIsAsked) {
   truth.verifiers = {"v1:1"};
   SimulatedRun run(truth, by_budget());
   run.start();
-  run.train_until(20'000);
+  run.train_until(8000);
   EXPECT_EQ(audits(run), 0);
 }
 
