@@ -138,8 +138,8 @@ void open_long_fork(Core& core) {
   order(core, window, "bf16", "shadow", "", true, kPriorityLong);
 }
 
-// A place that nobody can foresee, and a decision's replay finds again: steps from half of `every`
-// to one and a half.
+// A place in step with no period: half of `every` to one and a half, drawn by the run's name and
+// the window's number, so that decisions can be made again from the ledger.
 int64_t random_distance(const State& s, const WindowLengths& used) {
   const uint64_t key = hash64(s.run.name.data(), s.run.name.size());
   const auto word = philox(key, kPhaseStream, static_cast<uint64_t>(s.next_window))[0];

@@ -263,7 +263,7 @@ struct Stability {
   std::optional<int64_t> unstable_since;  // a step: training is unstable in both precisions
 };
 
-// Whether data and training are healthy, whatever the precision (health.cc).
+// Health of data and training, whatever the precision (health.cc).
 struct Health {
   std::vector<std::string> batches;  // hashes of the newest steps' batches, oldest first
   int64_t repeats = 0;               // steps in a row whose batch was among them

@@ -9,7 +9,7 @@
 
 namespace gnomon::decide {
 
-// Of a verifier's windows one in so many is measured by a second source, too.
+// A verifier's windows for each one that a second source measures, too.
 inline constexpr int64_t kCheckEvery = 16;
 
 inline constexpr size_t kVerifiersMax = 64;

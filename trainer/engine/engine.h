@@ -146,8 +146,8 @@ struct StepResult {
   uint64_t weights_hash = 0;
   uint64_t batch_hash = 0;  // of the sequences it took, whatever their order
   bool finite = true;       // loss and grad_norm
-  // Of a step that was to be computed twice, where the computations differ: which ranks, hosts and
-  // tensors, and what a third computation gave. Empty: they do not, or it was computed once.
+  // Says where two computations of the step differ: ranks, hosts and tensors, and what a third one
+  // gave. Empty: they agree, or it was computed once.
   std::string mismatch;
   // False: all three differ. The step was not made, and the rest of this says nothing.
   bool committed = true;

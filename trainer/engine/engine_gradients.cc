@@ -22,7 +22,7 @@ bool same_losses(const GradientDigest& a, const GradientDigest& b) {
   return std::ranges::equal(a.losses, b.losses, same_bits);
 }
 
-// Of a rank's own part; sums differ everywhere where one rank's gradients do.
+// Compares a rank's own part: sums differ on every rank where one rank's gradients do.
 bool same_here(const GradientDigest& a, const GradientDigest& b) {
   return a.batch == b.batch && same_losses(a, b) && a.gradients == b.gradients &&
          a.amaxes == b.amaxes;
