@@ -34,23 +34,19 @@ struct VerificationConfig {
   static void describe(Visitor&& v) {
     using S = VerificationConfig;
     v("inline", &S::by_trainer,
-      Setting{.help = "The trainer replays its run's windows itself, between two steps (below)."});
+      Setting{.help = "The trainer [replays](#verification-by-the-trainer-itself) its windows "
+                      "between steps."});
     v("confirm", &S::confirms,
-      Setting{.help = "The trainer does the few replays that need a second source and have no "
-                      "other: of an alarm or an odd answer where one verifier is alone, or where "
-                      "two contradict each other "
-                      "([decision 28](decisions/0028-nobodys-word-is-enough.md)). Its state is "
-                      "kept in host memory meanwhile, taken with the first of them."});
+      Setting{.help = "The trainer does replays that need a second source and have none: for an "
+                      "alarm or odd answer of a lone verifier, or if two disagree ([decision "
+                      "28](decisions/0028-nobodys-word-is-enough.md))."});
     v("share_max", &S::share_max,
       Setting{.range = {0.001, 1},
-              .help = "No further replay begins while replays have taken more than this share of "
-                      "the run's time."});
+              .help = "No replay starts while replays exceed this share of the run's time."});
     v("recompute_share", &S::recompute_share,
       Setting{.range = {0, 1},
-              .help =
-                  "Share of steps, drawn at random, whose loss and gradients are computed twice "
-                  "before a weight changes (below). Each such step costs one more forward and "
-                  "backward pass: at 0.01 a run takes about 1% longer. 0: none."});
+              .help = "Share of random steps that are [computed twice](#gradients-computed-twice); "
+                      "0.01 makes a run about 1% longer. 0: off."});
   }
   void settle(const TomlTable& table) const;
   // True for the steps that are computed twice: a function of these numbers alone.

@@ -41,33 +41,32 @@ struct RunTable {
     v("name", &S::name,
       Setting{.check = identifier_error,
               .accepted = "letters, digits, `_`, `-`, `.`",
-              .help = "With `job_id` the run's identity at the controller."});
+              .help = "With `job_id`, the run's identity at the controller."});
     v("job_id", &S::job_id,
       Setting{.check = identifier_error,
               .accepted = "letters, digits, `_`, `-`, `.`",
-              .help = "`--job-id` takes its place ([slurm.md](slurm.md))."});
+              .help = "`--job-id` overrides it ([slurm.md](slurm.md))."});
     v("dir", &S::dir,
       Setting{.otherwise = "`runs/NAME-JOB`",
               .accepted = "a directory",
-              .help = "The run's: one run, one trainer at a time."});
+              .help = "Directory of the run; one trainer at a time."});
     v("seed", &S::seed,
-      Setting{.range = EngineConfig::kSeed, .help = "Of the weights and the order of the data."});
-    v("steps", &S::steps, Setting{.range = kSteps, .help = "The last step."});
+      Setting{.range = EngineConfig::kSeed, .help = "Seed of weights and data order."});
+    v("steps", &S::steps, Setting{.range = kSteps, .help = "Last step."});
     v("threads", &S::threads,
       Setting{.range = EngineConfig::kThreads,
               .otherwise = "all cores",
-              .help = "Part of the fingerprint: bits are the same only for the same number."});
+              .help = "Bits repeat only with the same number."});
     v("device", &S::device,
       Setting{.words = kDevices,
-              .help = "`cuda`: the first GPU that the process sees; with several ranks, that of "
-                      "the local rank. Refused, each with its reason: no driver, a driver older "
-                      "than the toolkit, no GPU, one that the build has no code for, widths that "
-                      "are no multiples of 16, too little memory (below)."});
+              .help = "`cuda`: the first visible GPU, or the local rank's. Needs a driver as new "
+                      "as the toolkit, a GPU that the build supports, widths in multiples of 16, "
+                      "and enough memory."});
     v("watch_gpu", &S::watch_gpu,
       Setting{.check = bus_id_error,
-              .otherwise = "the GPU that the run trains on",
+              .otherwise = "the run's GPU",
               .accepted = "a PCI bus id, like `\"0000:01:00.0\"`",
-              .help = "The GPU whose health goes with the step reports (below)."});
+              .help = "GPU whose [health](#the-gpus-health) is reported."});
   }
 };
 
@@ -81,16 +80,14 @@ struct ModelTable {
     v("from", &ModelTable::from,
       Setting{.file = true,
               .accepted = "a directory",
-              .help = "A Llama or Qwen2 directory of `transformers` to begin with, in place of the "
-                      "shape and of weights from the seed: [models.md](models.md)."});
+              .help = "A Llama, Qwen2 or Qwen3 directory of `transformers`, in place of the shape "
+                      "and random weights ([models.md](models.md))."});
     ModelConfig::describe([&](const char* key, auto member, const Setting& setting) {
       v(
           key, [member](auto& s) -> auto& { return s.shape.*member; }, setting);
     });
     v("compute", &ModelTable::compute,
-      Setting{.words = kComputes,
-              .help = "What weights, activations and GEMMs are where the plan says BF16. `fp32` "
-                      "takes no plan with FP8."});
+      Setting{.words = kComputes, .help = "Format where the plan has BF16. `fp32` excludes FP8."});
   }
   void settle(const TomlTable& table);
 };
@@ -101,9 +98,8 @@ struct DataTable {
   template <class Visitor>
   static void describe(Visitor&& v) {
     v("dir", &DataTable::dir,
-      Setting{
-          .accepted = "a directory",
-          .help = "A dataset made by `gnomon data prepare`. Must be given, here or by `--data`."});
+      Setting{.accepted = "a directory",
+              .help = "Output of `gnomon data prepare`. Give it here or as `--data`."});
   }
 };
 
@@ -113,10 +109,11 @@ struct EvalTable {
   template <class Visitor>
   static void describe(Visitor&& v) {
     v("sequences", &EvalTable::sequences,
-      Setting{.range = EngineConfig::kHeldoutSequences,
-              .otherwise = "all there are, if that is less",
-              .help = "Held-out sequences of `batch.tokens` each that evaluations use. More than "
-                      "the held-out split has are refused."});
+      Setting{
+          .range = EngineConfig::kHeldoutSequences,
+          .otherwise = "all, if fewer",
+          .help =
+              "Held-out sequences of `batch.tokens` for evaluations; at most the whole split."});
   }
 };
 
@@ -130,13 +127,11 @@ struct OptimizerTable : OptimizerConfig {
     OptimizerConfig::describe(v);
     v("first_moment", &S::first_moment,
       Setting{.words = kMomentWords,
-              .help = "How the first moment is stored. `fp8` is E4M3 with block scales "
-                      "([data_parallel.md](data_parallel.md)). Becomes a rule before those of the "
-                      "run's first plan; a plan set later says it itself."});
+              .help = "Format of the first moment; `fp8` is E4M3 in blocks "
+                      "([data_parallel.md](data_parallel.md)). Becomes the first rule of the first "
+                      "plan; later plans must set it."});
     v("second_moment", &S::second_moment,
-      Setting{.words = kMomentWords,
-              .help = "How the second moment is stored. `fp8` is E5M2 with block scales. "
-                      "Becomes a rule of the first plan like `first_moment`."});
+      Setting{.words = kMomentWords, .help = "Likewise; `fp8` is E5M2."});
   }
   // Gives what is absent the optimizer's own default, and refuses what it has no use for.
   void settle(const TomlTable& table);
@@ -151,19 +146,14 @@ struct RanksTable {
   static void describe(Visitor&& v) {
     using S = RanksTable;
     v("gradients", &S::gradients,
-      Setting{
-          .words = kWireWords,
-          .help =
-              "How gradients travel between ranks. `e4m3`, `e5m2`: a scale for each 128 "
-              "elements; `:tensor`: one for a tensor. Becomes a rule of the first plan like the "
-              "moments."});
-    v("weights", &S::weights,
-      Setting{.words = kWireWords, .help = "How weights travel between ranks; likewise."});
+      Setting{.words = kWireWords,
+              .help = "Format of gradients between ranks: a scale per 128 elements or, with "
+                      "`:tensor`, per tensor. A rule of the first plan, as above."});
+    v("weights", &S::weights, Setting{.words = kWireWords, .help = "Likewise, for weights."});
     v("shard", &S::shard,
       Setting{.words = kShardings,
-              .help = "What ranks share out: masters and moments; or, with `weights`, the working "
-                      "weights too, which a layer's pass then gathers. No bit changes; a single "
-                      "process ignores it ([data_parallel.md](data_parallel.md))."});
+              .help = "What ranks divide: masters and moments; with `weights` also the working "
+                      "weights ([data_parallel.md](data_parallel.md)). Same bits."});
   }
 };
 
@@ -177,13 +167,11 @@ struct PrecisionTable {
     using S = PrecisionTable;
     v("recipe", &S::recipe,
       Setting{.words = run_recipes(),
-              .help = "Every GEMM in FP8 by this recipe ([recipes.md](recipes.md)); `bf16`: none. "
-                      "Must be given, or `plan`."});
-    v("plan", &S::plan,
-      Setting{.file = true, .help = "Instead of `recipe`: a precision plan's file."});
+              .help = "[Recipe](recipes.md) of every GEMM; `bf16`: no FP8. Give this or `plan`."});
+    v("plan", &S::plan, Setting{.file = true, .help = "File of a [plan](recipes.md)."});
     v("required", &S::required,
-      Setting{.help = "A device without FP8 is refused; otherwise the run is in BF16 there, with a "
-                      "warning. Also a key at the top of a plan."});
+      Setting{.help = "Refuse a device without FP8. Otherwise the run uses BF16 there, with a "
+                      "warning. Also at the top of a plan."});
   }
   void settle(const TomlTable& table) const;
 };
@@ -197,11 +185,11 @@ struct CheckpointTable {
     v("every", &CheckpointTable::every,
       Setting{.range = RunTable::kSteps,
               .unit = "steps",
-              .help = "Between checkpoints; also at step 0 and at the end."});
+              .help = "Distance of checkpoints; also at step 0 and the end."});
     v("keep_last", &CheckpointTable::keep_last,
       Setting{.range = {1, 1 << 20},
-              .help = "Newest ones to keep, besides those the controller needs or does not know "
-                      "yet."});
+              .help = "Newest checkpoints to keep, besides those that the controller needs or does "
+                      "not know yet."});
   }
 };
 
@@ -218,36 +206,34 @@ struct ControllerTable {
     using S = ControllerTable;
     v("url", &S::url,
       Setting{.accepted = "`\"none\"`, `http://HOST:PORT` or `https://HOST:PORT`",
-              .help = "Where gnomond is, like `\"http://127.0.0.1:7717\"`."});
+              .help = "Address of `gnomond`."});
     v("token_file", &S::token_file,
       Setting{.file = true,
-              .otherwise = "the environment's",
-              .help = "Who the trainer says it is ([daemon.md](daemon.md#tls)). No part of what "
-                      "defines the run: this and the next three may change between its "
-                      "attempts."});
+              .otherwise = "environment",
+              .help = "Token ([daemon.md](daemon.md#tls)). This and the next three may change "
+                      "between attempts."});
     v("ca_file", &S::ca_file,
-      Setting{.file = true, .otherwise = "the environment's", .help = "Whom it trusts."});
+      Setting{.file = true, .otherwise = "environment", .help = "Trusted authorities."});
     v("certificate_file", &S::certificate_file,
-      Setting{.file = true, .otherwise = "the environment's", .help = "Its own certificate."});
+      Setting{.file = true, .otherwise = "environment", .help = "The trainer's certificate."});
     v("key_file", &S::key_file,
-      Setting{.file = true, .otherwise = "the environment's", .help = "The certificate's key."});
+      Setting{.file = true, .otherwise = "environment", .help = "Its key."});
     v("on_loss", &S::on_loss,
       Setting{.words = std::span(kOnLossWords).last(3),
-              .otherwise = "what the run's policy says, else `continue`",
-              .help = "When the controller is away for `grace_seconds`: `continue`; `bf16` (every "
-                      "GEMM until it is back); `pause`."});
+              .otherwise = "the policy's, else `continue`",
+              .help = "Action after `grace_seconds` without the controller; `bf16`: no FP8 until "
+                      "it is back."});
     v("grace_seconds", &S::grace_seconds,
       Setting{.range = rules::kSeconds,
-              .otherwise = "what the run's policy says, else 60",
-              .help = "For how long it waits before that."});
+              .otherwise = "the policy's, else 60",
+              .help = "Wait before `on_loss` acts."});
     v("flush_seconds", &S::flush_seconds,
       Setting{.range = rules::kSeconds,
-              .help = "How long the end waits for the controller to take the last reports."});
+              .help = "Longest wait at the end for undelivered reports."});
     v("spool_bytes_max", &S::spool_bytes_max,
       Setting{.range = {64 << 10, static_cast<double>(int64_t{1} << 40)},
-              .help = "Bound of the journal of undelivered reports. Where this file's `on_loss` is "
-                      "`continue` or absent (the policy's does not count here) step reports fill "
-                      "three quarters of it at most."});
+              .help = "Limit of undelivered reports. If `on_loss` here is `continue` or absent, "
+                      "step reports fill at most three quarters."});
   }
 };
 

@@ -37,11 +37,14 @@ struct BatchConfig {
   template <class Visitor>
   static void describe(Visitor&& v) {
     using S = BatchConfig;
-    v("sequences", &S::sequences, Setting{.range = {1, 1 << 16}, .help = "Per micro-batch."});
+    v("sequences", &S::sequences,
+      Setting{.range = {1, 1 << 16}, .help = "Sequences in a micro-batch."});
     v("tokens", &S::tokens,
-      Setting{.range = {1, 1 << 20}, .accepted = "1 … `model.context`", .help = "Of a sequence."});
+      Setting{.range = {1, 1 << 20},
+              .accepted = "1 … `model.context`",
+              .help = "Tokens in a sequence."});
     v("accumulation", &S::accumulation,
-      Setting{.range = {1, 1 << 16}, .help = "Micro-batches of a step."});
+      Setting{.range = {1, 1 << 16}, .help = "Micro-batches in a step."});
   }
   bool operator==(const BatchConfig&) const = default;
 };
@@ -63,34 +66,28 @@ struct OptimizerConfig {
   static void describe(Visitor&& v) {
     using S = OptimizerConfig;
     v("name", &S::name,
-      Setting{.words = kOptimizerNames,
-              .help = "How gradients change weights ([below](#optimizers)). The same in every "
-                      "attempt of a run."});
-    v("learning_rate", &S::learning_rate, Setting{.range = {0, 1e3}, .help = "The peak."});
+      Setting{.words = kOptimizerNames, .help = "See [optimizers](#optimizers). Fixed for a run."});
+    v("learning_rate", &S::learning_rate, Setting{.range = {0, 1e3}, .help = "Peak."});
     v("min_ratio", &S::min_ratio,
-      Setting{.range = {0, 1}, .help = "The cosine's end as a share of the peak."});
+      Setting{.range = {0, 1}, .help = "End of the cosine, as a share of the peak."});
     v("warmup_steps", &S::warmup_steps,
       Setting{.range = {0, kRunStepsMax},
-              .otherwise = "`total_steps`, if that is less",
+              .otherwise = "at most `total_steps`",
               .help = "Linear warm-up."});
     v("total_steps", &S::total_steps,
       Setting{.range = {1, kRunStepsMax},
               .otherwise = "`run.steps`",
-              .help = "End of the cosine. `--steps` does not move it."});
+              .help = "End of the cosine; `--steps` does not move it."});
     v("beta1", &S::beta1,
-      Setting{.range = {0, 0.999999},
-              .otherwise = "the optimizer's own",
-              .help = "β₁ of the optimizer's formula."});
+      Setting{.range = {0, 0.999999}, .otherwise = "by optimizer", .help = "β₁."});
     v("beta2", &S::beta2,
-      Setting{.range = {0, 0.999999999},
-              .otherwise = "the optimizer's own",
-              .help = "β₂ of the optimizer's formula."});
-    v("eps", &S::eps,
-      Setting{.range = {1e-30, 1}, .help = "Added to the root that AdamW divides by."});
+      Setting{.range = {0, 0.999999999}, .otherwise = "by optimizer", .help = "β₂."});
+    v("eps", &S::eps, Setting{.range = {1e-30, 1}, .help = "AdamW's ε."});
     v("weight_decay", &S::weight_decay,
-      Setting{.range = {0, 100}, .help = "Times the learning rate; not of norms and biases."});
+      Setting{.range = {0, 100},
+              .help = "Multiplied by the learning rate; not for norms and biases."});
     v("clip", &S::clip,
-      Setting{.range = {0, 1e30}, .help = "Of the global gradient norm; 0 = off."});
+      Setting{.range = {0, 1e30}, .help = "Largest global gradient norm; 0: off."});
   }
   bool operator==(const OptimizerConfig&) const = default;
 };

@@ -71,71 +71,63 @@ struct Fault {
       Setting{.required = true,
               .words = fault_words(),
               .accepted = "a kind of [faults.md](faults.md)",
-              .help = "The page says what each does and who feels it."});
+              .help = "What the fault does."});
     v("site", &S::site,
-      Setting{.otherwise = "`\"*\"` where it is a glob",
-              .accepted = "`scale_shift`, `frozen_amax`, `coarse_recipe`, `dropped_k_block`, "
-                          "`stale_weight`, `stuck_bit`: a GEMM site, like "
-                          "`model.layers.2.mlp.down_proj`; `outlier_channel`: a down projection; "
-                          "`gradient_underflow`, `reduced_mantissa`, `e5m2_everywhere`, "
-                          "`fp8_second_moment`, `wrong_accumulation`: a glob over sites; "
-                          "`bit_flip`: a parameter",
-              .help = "Where it acts."});
+      Setting{
+          .otherwise = "`\"*\"` for globs",
+          .accepted =
+              "`gradient_underflow`, `reduced_mantissa`, `e5m2_everywhere`, `fp8_second_moment`, "
+              "`wrong_accumulation`: a glob over sites; `outlier_channel`: a down projection; "
+              "`bit_flip`: a parameter; others: a GEMM site, like `model.layers.2.mlp.down_proj`",
+          .help = "Where the fault acts."});
     v("tensor", &S::tensor,
-      Setting{.otherwise = "`\"output\"` of `stuck_bit`, `\"weight\"` of `bit_flip`",
+      Setting{.otherwise = "`stuck_bit`: `\"output\"`; `bit_flip`: `\"weight\"`",
               .accepted = "`scale_shift`, `frozen_amax`: `input`, `weight` or `gradient`; "
                           "`stuck_bit`: `output` or `weight`; `bit_flip`: `weight` or `gradient`",
-              .help = "Which tensor of the site; of `bit_flip`: the master weight after the step, "
-                      "or the gradient in one computation of it. Of several such faults in a step "
-                      "each strikes another computation."});
+              .help =
+                  "Tensor of the site. `bit_flip`: the master weight after the step, or a gradient "
+                  "in one computation; each further flip in the step hits the next computation."});
     v("start_step", &S::start_step,
-      Setting{.required = true, .range = {1, kStepsMax}, .help = "The first step it acts in."});
+      Setting{.required = true, .range = {1, kStepsMax}, .help = "First step with the fault."});
     v("end_step", &S::end_step,
       Setting{.range = {0, kStepsMax},
-              .help =
-                  "The first step it no longer acts in; 0 = never ends. Not of `bit_flip`, which "
-                  "strikes once."});
+              .help = "First step without it; 0: no end. Not for `bit_flip`."});
     v("log2_factor", &S::log2_factor,
       Setting{.range = {-60, 60},
               .accepted = "`scale_shift`, `wire_scale_shift`: -60 … 60, not 0; "
                           "`gradient_underflow`, `coarse_recipe`, "
                           "`fp8_second_moment`: -60 … 60; `outlier_channel`: 1 … 24",
-              .help = "A size is off by 2 to this power."});
+              .help = "Error as a power of 2."});
     v("element", &S::element,
       Setting{.range = {0, kElementsMax},
-              .help = "`bit_flip`, `stuck_bit` of a weight: index into the parameter; `stuck_bit` "
-                      "of an output: its column; `outlier_channel`: the channel; "
-                      "`dropped_k_block`: the first term."});
+              .help = "Weight: index in the parameter; output: column; `outlier_channel`: channel; "
+                      "`dropped_k_block`: first term."});
     v("bit", &S::bit,
       Setting{.range = {0, 31},
-              .otherwise = "15 of `stuck_bit`",
-              .help = "`bit_flip`, `stuck_bit` of a weight: 0 (lowest mantissa bit) to 31 (sign); "
-                      "of an output: to 15, of BF16."});
+              .otherwise = "`stuck_bit`: 15",
+              .help = "0 (lowest mantissa bit) to 31 (sign); of an output at most 15 (BF16)."});
     v("format", &S::format,
-      Setting{.otherwise = "`\"e4m3\"` of the last two",
+      Setting{.otherwise = "last two: `\"e4m3\"`",
               .accepted = "`reduced_mantissa`: `e8m3` to `e8m6`, `e3m2`, `e2m3`, `e2m1`; "
                           "`coarse_recipe`: `e4m3`, `e5m2`, `e3m2`, `e2m3`, `e2m1`; "
                           "`fp8_second_moment` (only with `optimizer.second_moment = \"fp8\"`): "
                           "`e4m3`, `e5m2`",
-              .help = "The format that is used instead."});
+              .help = "Format used instead."});
     v("gemm", &S::gemm,
       Setting{.accepted = "`fprop`, `dgrad`, `wgrad`",
-              .help = "`wrong_accumulation`, `dropped_k_block`: which product of the site; empty: "
-                      "all three."});
+              .help = "`wrong_accumulation`, `dropped_k_block`: GEMM; empty: all."});
     v("factor", &S::factor,
       Setting{.range = {0, 1e6},
               .accepted = "0 … 10⁶, not 1",
-              .help = "`learning_rate_spike`: what the learning rate is multiplied by."});
+              .help = "`learning_rate_spike`: multiplies the learning rate."});
     v("steps", &S::steps,
       Setting{.range = {0, kStepsMax},
-              .otherwise = "1 of `outlier_channel` and `skipped_batch`",
-              .help = "`outlier_channel`: over how many steps it grows; `stale_weight`: between "
-                      "two copies (0: no other one); `skipped_batch`: how far ahead, at most "
-                      "2²⁰."});
+              .otherwise = "`outlier_channel`, `skipped_batch`: 1",
+              .help = "`outlier_channel`: duration of growth; `stale_weight`: distance of copies "
+                      "(0: none); `skipped_batch`: batches ahead, at most 2²⁰."});
     v("terms", &S::terms,
-      Setting{.range = {0, kElementsMax}, .help = "`dropped_k_block`: how many; must be given."});
-    v("value", &S::value,
-      Setting{.range = {0, 1}, .help = "`stuck_bit`: what the bit is stuck at."});
+      Setting{.range = {0, kElementsMax}, .help = "`dropped_k_block`: lost terms; must be given."});
+    v("value", &S::value, Setting{.range = {0, 1}, .help = "`stuck_bit`: the bit's value."});
     v("fraction_bits", &S::fraction_bits,
       Setting{.range = {1, 13}, .help = "`wrong_accumulation`: bits that a sum keeps."});
   }

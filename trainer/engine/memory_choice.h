@@ -35,22 +35,20 @@ struct MemoryChoice {
   static void describe(Visitor&& v) {
     v("recompute", &MemoryChoice::recompute,
       Setting{.words = kRecomputes,
-              .help = "What the backward pass computes again instead of keeping it: `swiglu` (the "
-                      "product of gate and up), `block` (all of a layer but what enters it). No "
-                      "bit changes."});
+              .help = "What the backward pass recomputes to save memory: product of gate and up, "
+                      "or whole layers. Same bits."});
     v("head_rows", &MemoryChoice::head_rows,
       Setting{.range = {0, 1 << 30},
               .unit = "tokens",
               .accepted = "0 or a multiple of 128",
-              .help = "Whose logits exist at a time; lm_head's products and scales are then made "
-                      "for so many tokens at a time, which changes bits. 0: all of a micro-batch "
-                      "up to 2²⁹ logits, else half as many."});
+              .help = "Tokens in one lm_head GEMM; changes bits. 0: the micro-batch if it has at "
+                      "most 2²⁹ logits, else parts with at most 2²⁸."});
     v("moments", &MemoryChoice::moments,
-      Setting{.words = kMomentWords,
-              .help =
-                  "The widest form of the optimizer's moments that there is room for. A plan that "
-                  "wants a wider one is refused, BF16 too, whose moments are FP32 "
-                  "([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
+      Setting{
+          .words = kMomentWords,
+          .help =
+              "Widest moments that memory is allocated for. Plans with wider ones, BF16 included, "
+              "are refused ([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
   }
 
   // For a micro-batch of `tokens`: all of them where they have at most 2^29 logits (1 GiB in BF16),

@@ -35,35 +35,30 @@ struct ModelConfig {
   static void describe(Visitor&& v) {
     using S = ModelConfig;
     v("layers", &S::layers, Setting{.range = {1, 512}, .help = "Decoder layers."});
-    v("width", &S::width,
-      Setting{.range = {2, 65536}, .help = "Elements of a token between layers."});
+    v("width", &S::width, Setting{.range = {2, 65536}, .help = "Hidden size."});
     v("heads", &S::heads,
       Setting{.range = {1, 1024},
-              .help = "Attention heads; a divisor of `width` unless `head_dim` is given."});
+              .help = "Attention heads. They must divide `width` unless `head_dim` is given."});
     v("kv_heads", &S::kv_heads,
       Setting{.range = {1, 1024},
-              .otherwise = "`heads`, if that is less",
+              .otherwise = "at most `heads`",
               .accepted = "a divisor of `heads`",
-              .help = "Heads of keys and values."});
+              .help = "Key and value heads."});
     v("head_dim", &S::head_width,
-      Setting{.range = {0, 4096},
-              .otherwise = "`width / heads`",
-              .help = "Elements of a head, an even number."});
-    v("ffn", &S::ffn, Setting{.range = {1, 1 << 20}, .help = "Width of the feed-forward part."});
+      Setting{.range = {0, 4096}, .otherwise = "`width / heads`", .help = "Size of a head; even."});
+    v("ffn", &S::ffn, Setting{.range = {1, 1 << 20}, .help = "Feed-forward size."});
     v("vocabulary", &S::vocabulary,
-      Setting{.range = {0, 1 << 20},
-              .otherwise = "the dataset's",
-              .help = "Tokens; at least as many as the dataset has."});
+      Setting{
+          .range = {0, 1 << 20}, .otherwise = "the dataset's", .help = "At least the dataset's."});
     v("context", &S::context,
-      Setting{.range = {1, 1 << 20}, .unit = "tokens", .help = "The longest sequence."});
-    v("qkv_bias", &S::qkv_bias, Setting{.help = "Biases on q, k and v as in Qwen2."});
-    v("qk_norm", &S::qk_norm, Setting{.help = "Norms of each head of q and k as in Qwen3."});
+      Setting{.range = {1, 1 << 20}, .unit = "tokens", .help = "Longest sequence."});
+    v("qkv_bias", &S::qkv_bias, Setting{.help = "Biases on q, k and v (Qwen2)."});
+    v("qk_norm", &S::qk_norm, Setting{.help = "Norms on each head of q and k (Qwen3)."});
     v("tie_embeddings", &S::tie_embeddings, Setting{.help = "Shared embedding and output."});
-    v("rope_theta", &S::rope_theta,
-      Setting{.range = {1, 1e9}, .help = "Base of the rotary embedding."});
-    v("norm_eps", &S::norm_eps, Setting{.range = {1e-30, 1e-2}, .help = "Epsilon of the norms."});
+    v("rope_theta", &S::rope_theta, Setting{.range = {1, 1e9}, .help = "RoPE base."});
+    v("norm_eps", &S::norm_eps, Setting{.range = {1e-30, 1e-2}, .help = "ε of the norms."});
     v("init_std", &S::init_std,
-      Setting{.range = {1e-30, 1}, .help = "Standard deviation of the first weights."});
+      Setting{.range = {1e-30, 1}, .help = "Standard deviation of initial weights."});
   }
 
   int head_dim() const { return head_width > 0 ? head_width : width / heads; }

@@ -36,17 +36,16 @@ struct StatisticsConfig {
     v("every", &S::every,
       Setting{.range = {0, static_cast<double>(int64_t{1} << 40)},
               .unit = "steps",
-              .help = "Between two looks at the tensors ([statistics.md](statistics.md)); 0: "
-                      "never."});
-    v("match", &S::match, Setting{.accepted = "globs", .help = "GEMM sites that are looked at."});
+              .help = "Distance of [measurements](statistics.md); 0: off."});
+    v("match", &S::match, Setting{.accepted = "globs", .help = "Measured sites."});
     v("tensors", &S::tensors,
       Setting{.accepted = "`input`, `weight`, `gradient`, `output`, `weight_gradient`",
-              .help = "Tensors of a site that are looked at."});
+              .help = "Measured tensors."});
     v("what_if", &S::what_if,
       Setting{.accepted = "recipes, like `\"block\"` or `\"mx:e2m1\"`",
-              .help = "Recipes to ask about besides the one in use."});
+              .help = "Other recipes to evaluate."});
     v("sites_max", &S::sites_max,
-      Setting{.range = {1, 1 << 20}, .help = "More sites than that match: an error."});
+      Setting{.range = {1, 1 << 20}, .help = "Most sites that may match."});
   }
 };
 
