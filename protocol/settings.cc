@@ -177,7 +177,7 @@ std::vector<std::string> changed_settings(const std::vector<SettingRow>& rows,
 }
 
 std::string settings_reference(const std::vector<SettingRow>& rows, bool with_reload) {
-  std::string text = with_reload ? "| key | default | accepted | meaning | read again by SIGHUP |\n"
+  std::string text = with_reload ? "| key | default | accepted | meaning | reload |\n"
                                    "|---|---|---|---|---|\n"
                                  : "| key | default | accepted | meaning |\n|---|---|---|---|\n";
   for (const SettingRow& row : rows) {
@@ -187,7 +187,7 @@ std::string settings_reference(const std::vector<SettingRow>& rows, bool with_re
       const Reload reload = row.setting.reload;
       text += reload == Reload::kTaken     ? " yes |"
               : reload == Reload::kRestart ? " no |"
-                                           : " yes, but not from or to empty |";
+                                           : " not from or to empty |";
     }
     text += '\n';
   }

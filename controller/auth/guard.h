@@ -39,28 +39,27 @@ struct AuthSettings {
     v("tokens", &S::tokens,
       Setting{.file = true,
               .reload = Reload::kNotSwitched,
-              .help = "Who may speak to the daemon ([security.md](security.md)); empty: whoever is "
-                      "on this machine. The file is looked at every second."});
+              .help = "File of [tokens](security.md#tokens), checked every second; empty: access "
+                      "for everybody on this machine."});
     v(
         "requests_per_second", [](auto& s) -> auto& { return s.principal.per_second; },
-        Setting{.range = {0, 1e6},
-                .help =
-                    "Of each token; beyond: 429 with `Retry-After`; 0 = no limit. Without a file "
-                    "of tokens there is none."});
+        Setting{
+            .range = {0, 1e6},
+            .help =
+                "For each token; beyond: 429 with `Retry-After`. 0, or without tokens: no limit."});
     v(
         "request_burst", [](auto& s) -> auto& { return s.principal.burst; },
-        Setting{.range = {1, 1e6}, .unit = "requests", .help = "At once, after a pause."});
+        Setting{.range = {1, 1e6}, .unit = "requests", .help = "Most at once, after a pause."});
     v(
         "stranger_requests_per_second", [](auto& s) -> auto& { return s.stranger.per_second; },
-        Setting{.range = {0, 1e6},
-                .help = "Of each address, for requests without a token that is known."});
+        Setting{.range = {0, 1e6}, .help = "For each address without a known token."});
     v(
         "stranger_request_burst", [](auto& s) -> auto& { return s.stranger.burst; },
-        Setting{.range = {1, 1e6}, .unit = "requests", .help = "At once, after a pause."});
+        Setting{.range = {1, 1e6}, .unit = "requests", .help = "Most at once, after a pause."});
     v("connections", &S::connections,
       Setting{.range = {1, 1 << 20},
               .otherwise = "half of `limits.connections`",
-              .help = "Of each token at once; beyond: 429, and that connection ends."});
+              .help = "Connections of a token; beyond: 429 and the end of the connection."});
   }
   bool operator==(const AuthSettings&) const = default;
 };

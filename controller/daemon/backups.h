@@ -29,12 +29,11 @@ struct BackupSettings {
     v("folder", &S::folder,
       Setting{.file = true,
               .accepted = "a folder",
-              .help = "Where backups go; empty: there are none, also when somebody asks for one."});
+              .help = "Folder for backups; empty: none, not even on request."});
     v("every_seconds", &S::every_seconds,
-      Setting{.range = rules::kSeconds,
-              .help = "How often one is made; 0 = only when somebody asks for one."});
+      Setting{.range = rules::kSeconds, .help = "Interval; 0: on request only."});
     v("keep", &S::keep,
-      Setting{.range = {0, 1 << 20}, .unit = "backups", .help = "The newest stay; 0 = all."});
+      Setting{.range = {0, 1 << 20}, .unit = "backups", .help = "Newest backups to keep; 0: all."});
   }
   bool operator==(const BackupSettings&) const = default;
 };

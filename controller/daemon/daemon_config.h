@@ -34,12 +34,13 @@ struct LogConfig {
   template <class Visitor>
   static void describe(Visitor&& v) {
     v("level", &LogConfig::level,
-      Setting{.words = kLogLevels, .help = "What is less important is not logged."});
+      Setting{.words = kLogLevels, .help = "Lowest level that is logged."});
     v("format", &LogConfig::format,
-      Setting{.words = kLogFormats,
-              .reload = Reload::kRestart,
-              .help = "On stderr, a line each, with the time in UTC; of the last two with the "
-                      "members `ts` (RFC 3339, UTC), `level`, `msg`."});
+      Setting{
+          .words = kLogFormats,
+          .reload = Reload::kRestart,
+          .help =
+              "One line on stderr, in UTC; the last two have `ts` (RFC 3339), `level`, `msg`."});
   }
   bool operator==(const LogConfig&) const = default;
 };
@@ -60,37 +61,33 @@ struct LimitsConfig {
     v("connections", &S::connections,
       Setting{.range = {1, 1 << 20},
               .reload = kRestart,
-              .help = "When all are in use, the client that has been connected the longest without "
-                      "a known token is dropped to make room; where there is none, the newcomer "
-                      "gets 503. Each takes a file descriptor: the daemon raises its limit to 128 "
-                      "above this, and refuses to start when it may not."});
+              .help = "Beyond: the oldest connection without a known token is closed; if there is "
+                      "none, the new one gets 503. The daemon raises its limit of file descriptors "
+                      "to 128 more, or refuses to start."});
     v("queued_writes", &S::queued_writes,
       Setting{.range = {1, 1 << 20},
               .reload = kRestart,
-              .help = "That wait for the ledger. Beyond: 503."});
+              .help = "Writes that may wait for the ledger. Beyond: 503."});
     v("transfer_mib", &S::transfer_mib,
       Setting{.range = {66, 1 << 20},  // one token has half: enough for the largest body
               .reload = kRestart,
-              .help = "Request and answer bodies in flight, over all connections, the first 64 KiB "
-                      "of each not counted. One token may use half, so that the largest body (32 "
-                      "MiB) fits. Beyond: 503 for large bodies, while small ones are still "
-                      "served."});
+              .help = "Bodies in flight, without the first 64 KiB of each; half for one token. The "
+                      "largest body is 32 MiB. Beyond: 503 for large bodies."});
     v("read_seconds", &S::read_seconds,
-      Setting{
-          .range = {0.1, 3600}, .reload = kRestart, .help = "For a request once it has begun."});
+      Setting{.range = {0.1, 3600}, .reload = kRestart, .help = "Longest time of a request."});
     v("idle_seconds", &S::idle_seconds,
       Setting{.range = {0.1, 86400},
               .reload = kRestart,
-              .help = "Between two requests of a connection."});
+              .help = "Longest pause between requests of a connection."});
     v("drain_seconds", &S::drain_seconds,
-      Setting{.range = {0, 3600},
-              .reload = kRestart,
-              .help = "After SIGTERM the daemon serves for this long, but is not ready and gives "
-                      "out no leases."});
+      Setting{
+          .range = {0, 3600},
+          .reload = kRestart,
+          .help = "Time that the daemon serves after SIGTERM, not ready and without new leases."});
     v("stop_seconds", &S::stop_seconds,
       Setting{.range = {0, 3600},
               .reload = kRestart,
-              .help = "For requests in flight when the daemon stops."});
+              .help = "Time for requests in flight at the end."});
   }
   bool operator==(const LimitsConfig&) const = default;
 };
@@ -104,8 +101,7 @@ struct CheckpointsConfig {
       Setting{.check = absolute_path_error,
               .reload = Reload::kRestart,
               .accepted = "absolute paths",
-              .help = "Folders below which the checkpoints lie that trainers may report; empty: "
-                      "anywhere."});
+              .help = "Folders that reported checkpoints must be in; empty: any."});
   }
   void settle(const TomlTable& table);
   bool operator==(const CheckpointsConfig&) const = default;
@@ -122,23 +118,19 @@ struct TlsConfig {
         "certificate", [](auto& s) -> auto& { return s.files.certificate; },
         Setting{.file = true,
                 .reload = Reload::kNotSwitched,
-                .help = "PEM: the certificate with those that lead to its authority (see below). "
-                        "Empty: plain HTTP."});
+                .help = "PEM: the certificate and its chain. Empty: plain HTTP."});
     v(
         "key", [](auto& s) -> auto& { return s.files.key; },
-        Setting{.file = true, .help = "PEM: the certificate's key, not encrypted."});
+        Setting{.file = true, .help = "PEM: its key, not encrypted."});
     v(
         "client_ca", [](auto& s) -> auto& { return s.files.ca; },
         Setting{.file = true,
-                .help =
-                    "PEM of the authorities that clients' certificates come from. Empty: none is "
-                    "asked for."});
+                .help = "PEM: authorities of client certificates. Empty: none are requested."});
     v("client_certificates", &TlsConfig::client_certificates,
       Setting{.words = kClientCertificates,
-              .help = "Whether clients must have a certificate. `optional` only with "
-                      "`tls.client_ca`."});
+              .help = "Client certificates; `optional` needs `tls.client_ca`."});
     v("look_seconds", &TlsConfig::look_seconds,
-      Setting{.range = {0.1, 3600}, .help = "How often these files are looked at."});
+      Setting{.range = {0.1, 3600}, .help = "Interval between checks of these files."});
   }
   void settle(const TomlTable& table) const;
 };
@@ -165,35 +157,37 @@ struct DaemonConfig {
     using S = DaemonConfig;
     constexpr Reload kRestart = Reload::kRestart;
     v("ledger", &S::ledger,
-      Setting{.file = true,
-              .reload = kRestart,
-              .help = "The SQLite file. It is made when absent (the log says so). One daemon each; "
-                      "a link must lead to a file."});
+      Setting{
+          .file = true,
+          .reload = kRestart,
+          .help =
+              "SQLite file, created when absent. One daemon each; a link must lead to a file."});
     v("listen", &S::listen,
-      Setting{.reload = kRestart,
-              .accepted = "`ADDRESS:PORT`",
-              .help = "Port 0 takes any free one. Other than loopback addresses need `[tls]` and "
-                      "`auth.tokens`."});
+      Setting{
+          .reload = kRestart,
+          .accepted = "`ADDRESS:PORT`",
+          .help =
+              "Port 0: any free one. Beyond loopback, `[tls]` and `auth.tokens` are required."});
     v("policy", &S::policy,
       Setting{.file = true,
-              .help = "The policy of runs that register; empty: the built-in one. A run's own is "
-                      "changed by `PUT /v1/runs/{run}/policy`."});
+              .help = "Policy of new runs; empty: built-in. `PUT /v1/runs/{run}/policy` changes a "
+                      "run's own."});
     v("web_root", &S::web_root,
       Setting{.file = true,
               .reload = kRestart,
               .accepted = "a folder",
-              .help = "Of the page; empty: a plain page."});
+              .help = "Files of the page; empty: a plain page."});
     v("threads", &S::threads,
-      Setting{.range = {1, 256}, .reload = kRestart, .help = "Of the server."});
+      Setting{.range = {1, 256}, .reload = kRestart, .help = "Server threads."});
     v("series_keep_seconds", &S::series_keep_seconds,
       Setting{.range = rules::kSeconds,
               .reload = kRestart,
-              .help = "For how long the metrics of an ended run are kept."});
+              .help = "Time that an ended run's metrics stay."});
     v(
         "external_url", [](auto& s) -> auto& { return s.notifications.external_url; },
         Setting{.check = external_url_error,
                 .accepted = "`http://…` or `https://…`",
-                .help = "Where people reach the page: links in notifications."});
+                .help = "The page's address, for links in notifications."});
     v("log", &S::log, Setting{});
     v("limits", &S::limits, Setting{});
     v("auth", &S::auth, Setting{});

@@ -29,29 +29,27 @@ struct RetentionSettings {
     constexpr Range kDays = {0, 100'000};
     v("stream_days", &S::stream_days,
       Setting{.range = kDays,
-              .help = "Rows of `stream`, never the newest. A client of `/v1/events` that was away "
-                      "longer gets a 410."});
+              .help = "Rows of `stream` except the newest. Clients of `/v1/events` that were away "
+                      "longer get 410."});
     v("events_days", &S::events_days,
       Setting{.range = kDays,
-              .help = "Events of runs that ended before that. `gnomon backtest` and `gnomon "
-                      "summary` of such a run are lost."});
+              .help = "Events of ended runs. `gnomon backtest` and `gnomon summary` need them."});
     v("notices_days", &S::notices_days,
-      Setting{.range = kDays, .help = "Notices, never a run's newest. They are for people alone."});
+      Setting{.range = kDays, .help = "Notices except a run's newest. No decision uses them."});
     v("statistics_days", &S::statistics_days,
       Setting{.range = kDays,
-              .help = "Tensor statistics, never a run's newest step. They are for people alone; "
-                      "each run has a bound besides."});
+              .help = "Tensor statistics except a run's newest step. No decision uses them. Their "
+                      "number is limited too."});
     v("device_health_days", &S::device_health_days,
-      Setting{.range = kDays,
-              .help = "Samples of GPUs, never a run's newest. They are for people alone."});
+      Setting{.range = kDays, .help = "GPU samples except a run's newest. No decision uses them."});
     v("steps_days", &S::steps_days,
       Setting{.range = kDays,
-              .help = "Steps of runs that ended before that, but the newest. Curves, reports and "
-                      "backtests of such a run are lost; the totals in the metrics stay."});
+              .help = "Steps of ended runs except the newest. Curves, reports and backtests need "
+                      "them; metric totals stay."});
     v("replay_steps_days", &S::replay_steps_days,
       Setting{.range = kDays,
-              .help = "Losses of replays of runs that ended before that. The shadow curve is "
-                      "lost; windows, results and decisions stay."});
+              .help = "Replay losses of ended runs. The shadow curve needs them; windows, results, "
+                      "decisions stay."});
   }
   bool operator==(const RetentionSettings&) const = default;
   double days_of(const std::string& table) const;

@@ -48,8 +48,9 @@ struct ModelConfig {
       Setting{.range = {0, 4096}, .otherwise = "`width / heads`", .help = "Size of a head; even."});
     v("ffn", &S::ffn, Setting{.range = {1, 1 << 20}, .help = "Feed-forward size."});
     v("vocabulary", &S::vocabulary,
-      Setting{
-          .range = {0, 1 << 20}, .otherwise = "the dataset's", .help = "At least the dataset's."});
+      Setting{.range = {0, 1 << 20},
+              .otherwise = "the dataset's",
+              .help = "Number of tokens, at least the dataset's."});
     v("context", &S::context,
       Setting{.range = {1, 1 << 20}, .unit = "tokens", .help = "Longest sequence."});
     v("qkv_bias", &S::qkv_bias, Setting{.help = "Biases on q, k and v (Qwen2)."});
