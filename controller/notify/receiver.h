@@ -45,45 +45,43 @@ struct Receiver {
       Setting{.required = true,
               .check = receiver_name_error,
               .accepted = "letters, digits, `-`, `_`, `.`",
-              .help = "Its own. A label of metrics; what waits is kept under "
-                      "it. At most 16 receivers."});
+              .help = "Unique, at most 16. A label of metrics; messages wait under it."});
     v("url", &S::url,
       Setting{.required = true,
               .check = receiver_url_error,
               .accepted = "`http://…` or `https://…`, no user in it",
-              .help = "Its path is never logged, also when it is refused: it may "
-                      "hold a token."});
+              .help = "The path may hold a token: it is never logged."});
     v("kinds", &S::kinds,
       Setting{.words = kind_words(),
               .accepted = "`*`, or kinds of the tables below",
-              .help = "What it is told of."});
+              .help = "Kinds to send."});
     v("minimum_severity", &S::minimum_severity,
-      Setting{.words = kSeverities, .help = "What is less severe is not told."});
+      Setting{.words = kSeverities, .help = "Lowest severity to send."});
     v("runs", &S::runs,
       Setting{.check = run_glob_error,
               .accepted = "globs (`*`, `?`) of NAME/JOB_ID or NAME",
-              .help = "Runs that it is told of."});
+              .help = "Runs to send."});
     v("secret_file", &S::secret_file,
       Setting{.file = true,
-              .help = "Key of the signature, on the first line; empty: nothing is signed. While "
-                      "one key replaces another: two lines."});
+              .help = "[Signature](#the-signature) key on the first line; empty: no signature. Two "
+                      "lines while keys change."});
     v("authorization_file", &S::authorization_file,
-      Setting{.file = true, .help = "Value of the header `Authorization`, as `Bearer abc`."});
+      Setting{.file = true, .help = "Value of `Authorization`, like `Bearer abc`."});
     v("ca_file", &S::ca_file,
       Setting{.file = true,
-              .help = "PEM of the authorities that are believed, and no others; empty: the "
-                      "system's (of Debian: `/etc/ssl/certs`). It is read with each connection."});
+              .help = "PEM: the only trusted authorities, read for each connection; empty: the "
+                      "system's (Debian: `/etc/ssl/certs`)."});
     v("timeout_seconds", &S::timeout_seconds,
-      Setting{.range = {0.1, 300}, .help = "Of a request; 10 at most until it is connected."});
+      Setting{.range = {0.1, 300}, .help = "Longest time of a request; to connect at most 10."});
     v("retry_first_seconds", &S::retry_first_seconds,
       Setting{.range = {0.01, kDay},
-              .help = "Waits after failures double from this to the longest, with jitter."});
+              .help = "First wait after a failure. Waits double, with jitter."});
     v("retry_longest_seconds", &S::retry_longest_seconds,
       Setting{.range = {0.01, kDay},
               .accepted = "`retry_first_seconds` … 86400",
-              .help = "The longest such wait."});
+              .help = "Longest wait."});
     v("give_up_hours", &S::give_up_hours,
-      Setting{.range = {0.0001, 10'000}, .help = "What has waited longer is dropped."});
+      Setting{.range = {0.0001, 10'000}, .help = "Older messages are dropped."});
   }
   // Reads what the files hold, too.
   void settle(const TomlTable& table);
