@@ -31,7 +31,7 @@ struct Checkpoint {
       Member{.required = true, .text = {.least = 1, .most = 4096}, .help = "Its directory."});
     v("plan_version", &R::plan_version, Member{.required = true, .range = kPlanVersion});
     v("bytes", &R::bytes, Member{.range = kCount});
-    v("manifest_hash", &R::manifest_hash, Member{.text = kHash, .help = "Of manifest.json."});
+    v("manifest_hash", &R::manifest_hash, Member{.text = kHash, .help = "Hash of manifest.json."});
     v("weights_hash", &R::weights_hash,
       Member{.text = kHash, .help = "As in the report of that step."});
   }

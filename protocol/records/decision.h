@@ -49,7 +49,7 @@ struct Decision {
       Member{.required = true, .help = "1, 2, …", .listed = {"decision"}});
     v("kind", &R::kind, Member{.required = true, .listed = {"kind"}});
     v("verdict", &R::verdict,
-      Member{.required = true, .help = "Of the triage; or `none`.", .listed = {"verdict"}});
+      Member{.required = true, .help = "The verdict of triage, or `none`.", .listed = {"verdict"}});
     v("action", &R::action,
       Member{.required = true,
              .help = "What follows; where it is not enforced, what would have followed.",
@@ -97,8 +97,8 @@ struct ShownDecision : DecisionRow {
   static void describe(Visitor&& v) {
     DecisionRow::describe(v);
     v("device_errors", &ShownDecision::device_errors,
-      Member{.help = "Of the verdicts transient_fault and persistent_fault: the newest notice "
-                     "ecc_errors of that attempt."});
+      Member{.help = "With transient_fault and persistent_fault: the newest notice ecc_errors of "
+                     "that attempt."});
   }
 };
 

@@ -38,7 +38,7 @@ struct Fingerprint {
     v("threads", &R::threads,
       Member{.required = true,
              .range = {0, 1e6},
-             .help = "Of each rank; 0 where no bit depends on them."});
+             .help = "Threads of each rank; 0 where no bit depends on them."});
   }
 };
 

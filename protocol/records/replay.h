@@ -236,7 +236,8 @@ struct SiteScoreRow {
       Member{.required = true,
              .range = kComputed,
              .help = "What its FP8 gradient costs the next update on held-out text."});
-    v("sqnr_db", &R::sqnr_db, Member{.required = true, .help = "Of its output in FP8."});
+    v("sqnr_db", &R::sqnr_db,
+      Member{.required = true, .help = "Signal to quantization noise of its output in FP8."});
   }
 };
 
@@ -265,8 +266,8 @@ struct ReplayNumbers {
       Member{.range = kComputed, .help = "L16(w8): the run's own end checkpoint, in BF16."});
     v("replay_end_loss_bf16", &R::replay_end_loss_bf16,
       Member{.range = kComputed,
-             .help = "Of the weights at the replay's end, evaluated in BF16. Wanted of every arm "
-                     "but `scores`, unless the replay turned non-finite."});
+             .help = "Loss of the weights at the replay's end, evaluated in BF16. Required from "
+                     "every arm but `scores`, unless the replay turned non-finite."});
     v("heldout_tokens", &R::heldout_tokens, Member{.range = kCount});
     v("replay_seconds", &R::replay_seconds,
       Member{.range = kSeconds, .help = "Compute spent in steps."});
@@ -303,7 +304,7 @@ struct ReplayResult : ReplayNumbers {
                      "non-finite."});
     ReplayNumbers::describe(v);
     v("time", &R::time, Member{.range = kTime});
-    v("scores", &R::scores, Member{.help = "Of arm `scores`."});
+    v("scores", &R::scores, Member{.help = "The answer of arm `scores`."});
   }
 };
 
@@ -360,7 +361,7 @@ struct ReplayRow : ReplayOrder {
     v("run", &R::run, Member{});
     ReplayOrder::describe(v);
     v("state", &R::state, Member{});
-    v("token", &R::token, Member{.help = "Of its newest lease; grows by one with each."});
+    v("token", &R::token, Member{.help = "Token of its newest lease; grows by one with each."});
     v("fail_reason", &R::fail_reason, Member{});
     v("ordered_at", &R::ordered_at, Member{.range = kTime});
     v("finished_at", &R::finished_at, Member{.range = kTime});

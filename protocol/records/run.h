@@ -172,9 +172,8 @@ struct RunRegistration {
                      "names frameworks gets no replay of another one; empty is not said."});
     v("tags", &R::tags, Member{.text = kName, .items_most = 50, .help = "Words for people."});
     v("checkpoint_format", &R::checkpoint_format,
-      Member{.help =
-                 "Of all its checkpoints, such as `torch`; our own is `gnomon`. A verifier that "
-                 "names formats gets no other; empty is not said."});
+      Member{.help = "Format of all its checkpoints, such as `torch`; our own is `gnomon`. A "
+                     "verifier that names formats gets no other; empty: not given."});
     v("capabilities", &R::capabilities,
       Member{.help = "Absent: those of our own trainer, which can do all of it."});
   }
@@ -260,7 +259,7 @@ struct AttemptStart {
     v("cause", &R::cause, Member{.required = true});
     v("plan_version", &R::plan_version, Member{.required = true, .range = kPlanVersion});
     v("fingerprint", &R::fingerprint,
-      Member{.help = "Of this attempt; absent = the registration's."});
+      Member{.help = "This attempt's; absent: the registration's."});
     v("time", &R::time, Member{.range = kTime, .help = "Seconds since the epoch."});
     v("host", &R::host, Member{.help = "Where rank 0 runs; empty is not said."});
   }

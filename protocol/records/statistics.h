@@ -136,8 +136,8 @@ struct StatisticsRow {
 
   static constexpr Record kRecord = {
       "StatisticsRow",
-      "Of a tensor (gemm and recipe empty), or of rounding it for one GEMM. docs/statistics.md "
-      "defines each number."};
+      "Statistics of a tensor (gemm and recipe empty), or of rounding it for one GEMM. "
+      "docs/statistics.md defines each number."};
   template <class Visitor>
   static void describe(Visitor&& v) {
     using namespace rules;

@@ -111,10 +111,10 @@ struct StepNumbers {
     v("tokens", &R::tokens, Member{.range = kTokens});
     v("step_seconds", &R::step_seconds, Member{.range = kSeconds});
     v("weights_hash", &R::weights_hash,
-      Member{.text = kHash, .help = "Of all BF16 weights after the update."});
+      Member{.text = kHash, .help = "Hash of all BF16 weights after the update."});
     v("batch_hash", &R::batch_hash,
       Member{.text = kHashOrNothing,
-             .help = "Of the step's token ids in their order; empty is not said."});
+             .help = "Hash of the step's token ids in order; empty: not given."});
   }
 };
 
@@ -153,7 +153,7 @@ struct StepRow : StepNumbers {
     StepNumbers::describe(v);
     v("reported_at", &R::reported_at, Member{.range = kTime});
     v("seq", &R::seq,
-      Member{.help = "Of the event that the report is; null: it has a row in `events`."});
+      Member{.help = "Number of the report's event; null: it has a row in `events`."});
   }
 };
 
@@ -188,7 +188,7 @@ struct DeviceHealthRow {
     v("ecc_uncorrected", &R::ecc_uncorrected,
       Member{.help = "Errors since the driver was loaded; null is not said."});
     v("ecc_told", &R::ecc_told,
-      Member{.help = "Of these, those that were there at first or that a notice told of."});
+      Member{.help = "Those of them that were there at first or that a notice reported."});
     v("body", &R::body, Member{.json = "DeviceHealth"});
   }
 };

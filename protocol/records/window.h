@@ -83,7 +83,7 @@ struct GapNumbers {
     v("gap_error", &R::gap_error,
       Member{.null = true, .help = "Standard error of the gap over the held-out text, nats."});
     v("rule", &R::rule,
-      Member{.help = "Of an alarm: evidence, burst, ceiling, non_finite, or a rival's name."});
+      Member{.help = "An alarm's rule: evidence, burst, ceiling, non_finite, or a rival's name."});
     v("statistic", &R::statistic, Member{.null = true, .help = "The detector's."});
     v("threshold", &R::threshold, Member{.null = true, .help = "An alarm from here on."});
     v("scale_percent", &R::scale_percent,

@@ -36,7 +36,7 @@ class Fingerprint:
     build: str
     # Ranks.
     world_size: int
-    # Of each rank; 0 where no bit depends on them.
+    # Threads of each rank; 0 where no bit depends on them.
     threads: int
 
 
@@ -89,8 +89,8 @@ class RunRegistration:
     checkpoint_every: int
     # Absent: those of our own trainer, which can do all of it.
     capabilities: TrainerCapabilities | None = field(default=None, kw_only=True)
-    # Of all its checkpoints, such as `torch`; our own is `gnomon`. A verifier that names formats
-    # gets no other; empty is not said.
+    # Format of all its checkpoints, such as `torch`; our own is `gnomon`. A verifier that names
+    # formats gets no other; empty: not given.
     checkpoint_format: str | None = field(default=None, kw_only=True)
     checkpoint_root: str | None = field(default=None, kw_only=True)
     faults: list[InjectedFault] | None = field(default=None, kw_only=True)
@@ -134,7 +134,7 @@ class AttemptStart:
     # One of: "start", "restart", "rollback".
     cause: str
     plan_version: int
-    # Of this attempt; absent = the registration's.
+    # This attempt's; absent: the registration's.
     fingerprint: Fingerprint | None = field(default=None, kw_only=True)
     # Where rank 0 runs; empty is not said.
     host: str | None = field(default=None, kw_only=True)
@@ -191,7 +191,7 @@ class StepReport:
     plan_version: int
     # Mean over the step's tokens before the update, nats per token.
     loss: float
-    # Of the step's token ids in their order; empty is not said.
+    # Hash of the step's token ids in order; empty: not given.
     batch_hash: str | None = field(default=None, kw_only=True)
     device_health: DeviceHealth | None = field(default=None, kw_only=True)
     # Before clipping; absent where it is not computed.
@@ -200,7 +200,7 @@ class StepReport:
     step_seconds: float | None = field(default=None, kw_only=True)
     time: float | None = field(default=None, kw_only=True)
     tokens: int | None = field(default=None, kw_only=True)
-    # Of all BF16 weights after the update.
+    # Hash of all BF16 weights after the update.
     weights_hash: str | None = field(default=None, kw_only=True)
 
 
@@ -229,7 +229,7 @@ class CheckpointReport:
     uri: str
     plan_version: int
     bytes: int | None = field(default=None, kw_only=True)
-    # Of manifest.json.
+    # Hash of manifest.json.
     manifest_hash: str | None = field(default=None, kw_only=True)
     time: float | None = field(default=None, kw_only=True)
     # As in the report of that step.
@@ -303,8 +303,8 @@ class DirectiveAck:
 
 @dataclass(slots=True)
 class StatisticsRow:
-    """Of a tensor (gemm and recipe empty), or of rounding it for one GEMM. docs/statistics.md
-    defines each number.
+    """Statistics of a tensor (gemm and recipe empty), or of rounding it for one GEMM.
+    docs/statistics.md defines each number.
     """
 
     # A GEMM site of the run.
@@ -463,7 +463,7 @@ class SiteScoreRow:
     phi: float
     # What its FP8 gradient costs the next update on held-out text.
     psi: float
-    # Of its output in FP8.
+    # Signal to quantization noise of its output in FP8.
     sqnr_db: float
 
 
@@ -480,14 +480,14 @@ class ReplayResult:
     # Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
     gap_error: float | None = field(default=None, kw_only=True)
     heldout_tokens: int | None = field(default=None, kw_only=True)
-    # Of the weights at the replay's end, evaluated in BF16. Wanted of every arm but `scores`,
-    # unless the replay turned non-finite.
+    # Loss of the weights at the replay's end, evaluated in BF16. Required from every arm but
+    # `scores`, unless the replay turned non-finite.
     replay_end_loss_bf16: float | None = field(default=None, kw_only=True)
     # Compute spent in steps.
     replay_seconds: float | None = field(default=None, kw_only=True)
     # L16(w8): the run's own end checkpoint, in BF16.
     run_end_loss_bf16: float | None = field(default=None, kw_only=True)
-    # Of arm `scores`.
+    # The answer of arm `scores`.
     scores: list[SiteScoreRow] | None = field(default=None, kw_only=True)
     # L16 at the checkpoint.
     start_loss_bf16: float | None = field(default=None, kw_only=True)
