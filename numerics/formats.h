@@ -1,5 +1,5 @@
 // Number formats of eight bits or fewer, BF16, and reduced-mantissa BF16: one codec for all of
-// them. Facts and conventions (NaN, overflow, ties) are those of NUMERICS: E4M3 is the FN variant
+// them. Facts and conventions (NaN, overflow, ties): docs/formats.md. E4M3 is the FN variant
 // without infinity, E5M2 is IEEE-like.
 #pragma once
 

@@ -1,6 +1,6 @@
 // How a matrix becomes values of a narrow format: the format, the tiles that share one scale, and
 // the rule that chooses the scale. A description and its exact meaning, element by element; the
-// backends have fast forms with the same bits. Formulas: NUMERICS, "Scaling recipes".
+// backends have fast forms with the same bits. Formulas: docs/recipes.md.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Scale arithmetic of the per-tensor FP8 recipes, apart from any tensor: how the maximum of a
-// tensor becomes the factor it is multiplied by before rounding. Formulas: NUMERICS, "Scaling
-// recipes".
+// tensor becomes the factor it is multiplied by before rounding. Formulas:
+// docs/recipes.md.
 #pragma once
 
 #include "numerics/formats.h"

@@ -24,7 +24,7 @@ namespace gnomon {
 // How a GEMM over low-precision operands adds up.
 enum class Accumulate {
   kFp32,
-  kHopper,  // as Hopper's tensor cores do: kernels/hopper_sum.h
+  kHopper,  // as Hopper's tensor cores do: kernels/scaled_product.h
 };
 
 Accumulate accumulate_from_name(std::string_view name);  // throws Error naming the accepted ones
@@ -61,7 +61,7 @@ struct SitePrecision {
   const GemmPrecision& operator[](Gemm gemm) const { return gemms[static_cast<size_t>(gemm)]; }
   bool uses_fp8(Gemm gemm) const { return (*this)[gemm].fp8; }
   bool any_fp8() const { return gemms[0].fp8 || gemms[1].fp8 || gemms[2].fp8; }
-  // The GEMM multiplies E5M2 by E5M2, which no hardware does (NUMERICS.md): fprop multiplies two
+  // The GEMM multiplies E5M2 by E5M2, which no hardware does: fprop multiplies two
   // tensors in the forward format, dgrad and wgrad one in it and one in the gradient format.
   bool multiplies_e5m2_by_e5m2(Gemm gemm) const;
   // The recipe's name, or where GEMMs differ the names of fprop, dgrad and wgrad: "current/mx/mx".

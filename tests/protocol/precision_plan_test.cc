@@ -256,7 +256,7 @@ SitePrecision only_recipe(const std::string& recipe, const std::string& more = "
       .resolve("lm_head", kLayers);
 }
 
-// The defaults of NUMERICS, which are those of the libraries it names.
+// The defaults of docs/recipes.md, which are those of other libraries.
 TEST(PrecisionPlan, ARecipeBringsItsDefaults) {
   struct Defaults {
     const char* recipe;
