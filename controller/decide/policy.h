@@ -47,9 +47,8 @@ struct Policy {
       v("every", &S::every,
         Setting{.range = {0, kStepsMax},
                 .unit = "steps",
-                .help = "From the start of one window to the start of the next, exactly. 0 = as "
-                        "often as `verification.budget_percent` pays, at random places "
-                        "([economics.md](economics.md#the-budget))."});
+                .help = "Steps from the start of one window to the next, exactly. 0: at random "
+                        "places, as often as the [budget](economics.md#the-budget) pays."});
       v("steps", &S::steps,
         Setting{.range = {1, kStepsMax},
                 .unit = "steps",
@@ -59,14 +58,13 @@ struct Policy {
       v("open_max", &S::open_max,
         Setting{.range = {1, 1000},
                 .unit = "windows",
-                .help = "That may wait for verifiers. One more is recorded as skipped."});
+                .help = "May wait for verifiers. Further ones are skipped."});
       v("long_steps", &S::long_steps,
         Setting{.range = {0, kStepsMax},
                 .unit = "steps",
                 .accepted = "0, or more than `steps`, up to 10⁹",
-                .help = "Length of a long fork, which sees the slow bias that a short window "
-                        "cannot. The checkpoint where it begins is kept until it ends. 0 = none, "
-                        "or by the budget (`verification.long_share`)."});
+                .help = "Length of a long fork, which finds slow bias. 0: by the budget "
+                        "(`verification.long_share`), else none."});
       v("long_every", &S::long_every,
         Setting{.range = {1, kStepsMax},
                 .unit = "steps",
@@ -86,14 +84,12 @@ struct Policy {
       v("budget_percent", &Verification::budget_percent,
         Setting{.range = {0.1, 100},
                 .unit = "%",
-                .help = "What all replays may cost, of the compute of training: windows, checks, "
-                        "long forks, triage, attribution and probes. Windows are close together "
-                        "while little is known of the run, and sparse later. An incident takes "
-                        "what it needs, and later windows pay it back."});
+                .help = "The most that all replays may cost, in percent of the compute of "
+                        "training. Incidents may exceed it; later windows pay that back."});
       v("long_share", &Verification::long_share,
         Setting{.range = {0, 0.9},
-                .help = "Share of the budget that long forks take where `window.every` is 0: each "
-                        "is ten windows long, and sees damage that builds up slowly. 0 = none."});
+                .help = "Long forks' share of the budget if `window.every` is 0. Each is ten "
+                        "windows long. 0: none."});
     }
   } verification;
 
@@ -118,74 +114,60 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Detector;
       v("kind", &S::kind,
-        Setting{.words = kDetectors,
-                .help = "The test. [detector.md](detector.md) has what each promises and what each "
-                        "was measured to do."});
+        Setting{.words = kDetectors, .help = "The test ([detector.md](detector.md))."});
       v("windows_between_false_alarms", &S::windows_between_false_alarms,
         Setting{.range = {20, 1e9},
-                .help = "Mean number of healthy windows from one false alarm to the next, at "
-                        "least."});
+                .help = "Mean number of healthy windows between false alarms, at least."});
       v("tolerance_percent", &S::tolerance_percent,
         Setting{.range = {0, 100},
-                .help = "A mean gap up to this counts as no gap. After `burn_in_windows` the run's "
-                        "own level replaces it where that is lower. D = 100·(L16(w8) − "
-                        "L16(w16))/L16(w16)."});
+                .help = "A mean gap D up to this is no gap. After `burn_in_windows` the run's own "
+                        "level applies if lower."});
       v("ceiling_percent", &S::ceiling_percent,
         Setting{.range = {1e-6, 1e6},
                 .otherwise = "2·`tolerance_percent`, if that is more",
                 .accepted = "above `tolerance_percent`, up to 10⁶",
-                .help = "One window over it is looked into by itself; triage then asks whether it "
-                        "was chance."});
+                .help = "One window above it is an alarm. Triage then rules out chance."});
       v("jump_deviations", &S::jump_deviations,
         Setting{.range = {0, 1000},
-                .help = "One window is also looked into when its gap exceeds the null by this many "
-                        "deviations (their upper confidence limit) and exceeds the tolerance; 0 = "
-                        "off. Only with `kind = \"eprocess\"` and `triage.pairs`, which say "
-                        "whether it was chance, and not for long forks."});
+                .help = "One window is also an alarm if its gap is over the tolerance and this "
+                        "many deviations above the null. 0: off. Needs `eprocess` and "
+                        "`triage.pairs`; not for long forks."});
       v("fixed_percent", &S::fixed_percent,
-        Setting{.range = {1e-6, 1e6}, .help = "The threshold of `kind = \"fixed\"`."});
+        Setting{.range = {1e-6, 1e6}, .help = "Threshold of `kind = \"fixed\"`."});
       v("prior_scale_percent", &S::prior_scale_percent,
         Setting{.range = {1e-6, 100},
-                .help = "Deviation of D in healthy windows that is assumed before anything was "
-                        "learned."});
+                .help = "Assumed deviation of D in healthy windows before it is learned."});
       v("burn_in_windows", &S::burn_in_windows,
         Setting{.range = {0, 10000},
-                .help = "The null's mean is learned over this many windows. It is never more than "
-                        "the tolerance."});
+                .help = "Windows over which the null's mean is learned. The mean is at most the "
+                        "tolerance."});
       v("noise", &S::noise,
         Setting{.words = kNoises,
-                .help = "What the evidence assumes of D in healthy windows: symmetric about its "
-                        "mean, or nothing but a finite deviation (slower, and silent until that "
-                        "was learned)."});
+                .help = "Assumed noise of D: symmetric about its mean, or any with a finite "
+                        "deviation (slower)."});
       v("burst", &S::burst,
-        Setting{.help = "A suspicion orders windows back to back, up to 16, so that a fault is "
-                        "confirmed sooner."});
+        Setting{.help = "After a suspicion up to 16 windows follow back to back."});
       v("accept_percent", &S::accept_percent,
         Setting{.range = {0, 100},
-                .help = "A gap that will stay under it is accepted: it is worth less than what FP8 "
-                        "saves (1.3% of the loss at a speed-up of 1.3, "
-                        "[economics.md](economics.md)); 0 = never."});
+                .help = "A gap that will stay under it is accepted, because FP8 saves more "
+                        "([economics.md](economics.md)). 0: never."});
       v("burn_in_steps", &S::burn_in_steps,
         Setting{.range = {0, kStepsMax},
-                .help = "Windows that begin before this step are measured and charted, and teach "
-                        "the detector nothing; one over `ceiling_percent` is an alarm as at any "
-                        "time. Early on, while the loss falls steeply, FP8 and BF16 part by "
-                        "chance: set it to the end of the learning rate's warm-up or a little "
-                        "more. Spikes are judged from the start."});
+                .help = "Windows that begin before this step teach the detector nothing; only "
+                        "`ceiling_percent` applies. Set it to the end of the learning rate's "
+                        "warm-up or later. Spikes are judged from the start."});
       v("spike_sigma", &S::spike_sigma,
         Setting{.range = {1, 1000},
                 .unit = "deviations",
-                .help = "A step's loss is a spike above the trend (a straight line through the "
-                        "steps before it, extrapolated) + this many standard deviations about "
-                        "it."});
+                .help = "A loss this far above the trend of the steps before is a spike."});
       v("spike_history", &S::spike_history,
         Setting{.range = {32, 10000},
                 .unit = "steps",
-                .help = "How many steps before. The rule is silent with fewer than 32."});
+                .help = "Steps for the trend. No spikes before 32 of them."});
       v("spike_ratio", &S::spike_ratio,
-        Setting{.range = {1.01, 1e6},
-                .help = "Also a spike: above this many times the largest of the first 100 "
-                        "losses."});
+        Setting{
+            .range = {1.01, 1e6},
+            .help = "A loss above this many times the largest of the first 100 is also a spike."});
     }
     void settle(const TomlTable& table);
   } detector;
@@ -199,14 +181,15 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Instrument;
       v("every", &S::every,
-        Setting{.range = {0, 1e6},
-                .unit = "windows",
-                .help = "From one replay of BF16 with another order of sums to the next; 0 = "
-                        "never."});
+        Setting{
+            .range = {0, 1e6},
+            .unit = "windows",
+            .help =
+                "From one check to the next: a BF16 replay with another order of sums. 0: never."});
       v("ratio", &S::ratio,
         Setting{.range = {1.5, 1e6},
-                .help = "Further apart than this many times the usual, the BF16 replay is "
-                        "repeated. If its bits differ, the instrument is broken."});
+                .help = "If the two differ by over this many times the usual, the BF16 replay is "
+                        "repeated. Other bits then mean a broken instrument."});
     }
   } instrument;
 
@@ -219,9 +202,9 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Triage;
       v("pairs", &S::pairs,
-        Setting{.range = {0, 8},
-                .help = "Nudged replays of each arm that rule out chance; 0 = chance is not "
-                        "asked."});
+        Setting{
+            .range = {0, 8},
+            .help = "Nudged replays of each arm, to rule out chance. 0: chance is not tested."});
       v("transients_max", &S::transients_max,
         Setting{.range = {0, 1000},
                 .help = "Transient faults on one host. The next one is a persistent fault."});
@@ -241,20 +224,19 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Attribution;
       v("scores", &S::scores,
-        Setting{.help = "Rank the sites by an analysis of the checkpoint first. Without it they "
-                        "are searched in the model's order."});
+        Setting{.help = "Rank the sites by an [analysis](attribution.md) first. false: the model's "
+                        "order."});
       v("recovered_share", &S::recovered_share,
         Setting{.range = {0, 0.99},
-                .help = "A rescue takes a spike away when at most this share of it remains, or the "
-                        "step is under the threshold."});
+                .help = "A rescue has removed a spike if at most this share remains, or the step "
+                        "is under the threshold."});
       v("replays_max", &S::replays_max,
-        Setting{.range = {1, 10000}, .help = "Rescue replays in all for one attribution."});
+        Setting{.range = {1, 10000}, .help = "Rescue replays of one attribution."});
       v("parallel", &S::parallel,
         Setting{.range = {1, 64},
                 .unit = "replays",
-                .help = "Ordered at a time. As many as there are verifiers is best."});
-      v("sites_max", &S::sites_max,
-        Setting{.range = {1, 10000}, .help = "Sites that may be pinned, all in all."});
+                .help = "Rescues at a time. Best: the number of verifiers."});
+      v("sites_max", &S::sites_max, Setting{.range = {1, 10000}, .help = "Pinned sites in all."});
     }
   } attribution;
 
@@ -267,18 +249,19 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Ladder;
       v("rungs", &S::rungs,
-        Setting{.words = kRungs,
-                .accepted = "one or more of `pin`, `recipe`, `bf16`, `hold`, `stop`, in this order",
-                .help = "The first alarm takes the first rung. Each further alarm while it is in "
-                        "force takes the next. On `pin` further sites are looked for first, and "
-                        "those that are pinned stay."});
+        Setting{
+            .words = kRungs,
+            .accepted = "one or more of `pin`, `recipe`, `bf16`, `hold`, `stop`, in this order",
+            .help =
+                "The first alarm takes the first rung; each further alarm during containment takes "
+                "the next. On `pin`, further sites are searched for first, and pinned ones stay."});
       v("from", &S::from,
         Setting{.words = kWaysBack,
-                .help = "Roll back to the last verified checkpoint, or to where the evidence began "
-                        "to rise, or change the plan and go on."});
+                .help = "Rollback: to the last verified checkpoint, to where the evidence began to "
+                        "rise, or none."});
       v("recipe", &S::recipe,
         Setting{.words = run_recipe_names(),
-                .help = "What the rung `recipe` changes to ([recipes.md](recipes.md))."});
+                .help = "Recipe of the rung `recipe` ([recipes.md](recipes.md))."});
     }
     void settle(const TomlTable& table) const;
   } ladder;
@@ -294,32 +277,26 @@ struct Policy {
     template <class Visitor>
     static void describe(Visitor&& v) {
       using S = Return;
-      v("enabled", &S::enabled, Setting{.help = "Whether FP8 is tried again at all."});
+      v("enabled", &S::enabled, Setting{.help = "Try FP8 again after an action."});
       v("quiet_windows", &S::quiet_windows,
         Setting{.range = {0, 1e6},
                 .help = "Quiet windows after an action before the first probe."});
       v("probe_passes", &S::probe_passes,
         Setting{.range = {1, 1000},
-                .help = "Consecutive probe windows (replayed under the run's own plan) that must "
-                        "stay within a limit: the tolerance plus four deviations, and at most the "
-                        "ceiling."});
+                .help = "Consecutive probe windows, replayed under the run's own plan, within a "
+                        "limit: the tolerance plus four deviations, at most the ceiling."});
       v("evidence", &S::evidence,
         Setting{.range = {1, 1e9},
-                .help = "The product of these probes' e-values against \"the mean gap is the "
-                        "margin or more\" must also reach this before FP8 returns; until then "
-                        "probing goes on. The margin is the tolerance (or what was accepted) plus "
-                        "half of what the gap that the run left FP8 for lay above it, between half "
-                        "a deviation and one; at most the ceiling. One probe gives at most the "
-                        "root of this (of 20, if that is more). Below 1/20, or after 48 probes, "
-                        "the probes have failed."});
+                .help = "The probes' evidence that FP8 is good again must also reach this; below "
+                        "1/20, or after 48 probes, they have failed."});
       v("backoff", &S::backoff,
         Setting{.range = {1, 100},
-                .help = "A failed probe, and a return, multiply the waiting by this."});
+                .help = "A failed probe, or a return, multiplies the wait by this."});
       v("quiet_windows_max", &S::quiet_windows_max,
         Setting{.range = {1, 1e6},
                 .otherwise = "`quiet_windows`, if that is more",
                 .accepted = "`quiet_windows` … 10⁶, at least 1",
-                .help = "The waiting grows no further."});
+                .help = "Longest wait."});
     }
     void settle(const TomlTable& table);
   } returning;
@@ -332,15 +309,14 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Limits;
       v("actions_max", &S::actions_max,
-        Setting{.range = {0, 1e5},
-                .help = "Automatic actions in a run. The next one is `hold`. Coming back to FP8 is "
-                        "not counted."});
+        Setting{
+            .range = {0, 1e5},
+            .help = "Automatic actions in a run, without returns to FP8. The next one is `hold`."});
       v("rollbacks_to_same_step_max", &S::rollbacks_to_same_step_max,
         Setting{.range = {0, 1000},
-                .help = "Rollbacks to one step. The next one is BF16 from here, if FP8 is to blame "
-                        "(or nobody could say what is), BF16 is a rung and the loss is finite; "
-                        "else `hold`: BF16 mends no data and no machine. The decision has the "
-                        "hashes of the batches that the run took."});
+                .help =
+                    "Rollbacks to one step. The next one is BF16 without rollback if `bf16` is a "
+                    "rung, the loss is finite, and FP8 or nothing is to blame; else `hold`."});
     }
   } limits;
 
@@ -353,9 +329,9 @@ struct Policy {
       using S = Controller;
       v("on_loss", &S::on_loss,
         Setting{.words = std::span(kOnLossWords).last(3),
-                .help = "What a trainer does when the controller is away."});
+                .help = "What the trainer does without a controller."});
       v("grace_seconds", &S::grace_seconds,
-        Setting{.range = {0, 1e7}, .help = "For how long it waits before that."});
+        Setting{.range = {0, 1e7}, .help = "It waits this long first."});
     }
   } controller;
 
@@ -372,26 +348,26 @@ struct Policy {
       using S = Verifier;
       v("lease_ttl_seconds", &S::lease_ttl_seconds,
         Setting{.range = {0.1, 86400},
-                .help = "A verifier that is silent for this long loses its work."});
+                .help = "A verifier that is silent for this long loses its replay."});
       v("attempts_max", &S::attempts_max,
-        Setting{.range = {1, 1000}, .help = "Leases of one replay before it is given up."});
+        Setting{.range = {1, 1000}, .help = "Leases of one replay before it fails."});
       v("on_loss", &S::on_loss,
         Setting{.words = kOnVerifierLoss,
-                .help = "What becomes of the run when nobody verifies it. From BF16 it comes back "
-                        "by probes once there are verifiers again."});
+                .help = "What happens to a run without verification. From BF16 it returns by "
+                        "probes once verifiers are back."});
       v("loss_windows", &S::loss_windows,
         Setting{.range = {1, 1e6},
-                .help = "Windows in a row, skipped or failed, after which nobody verifies it."});
+                .help = "Consecutive skipped or failed windows until a run counts as without "
+                        "verification."});
       v("share", &S::share,
         Setting{.range = {0.01, 100},
-                .help = "Of the verifiers' time, against other runs' shares "
-                        "([verifiers.md](verifiers.md))."});
+                .help = "Share of the verifiers' time, relative to other runs "
+                        "([verifiers.md](verifiers.md#shares))."});
       v("requires", &S::requirements,
         Setting{.check = requirement_error,
                 .items_most = kRequirementsMax,
                 .accepted = "at most 16 of `\"KEY=GLOB\"`",
-                .help = "Labels that a verifier must have, all of them. A run on CUDA wants "
-                        "`\"backend=cuda\"` besides unless a `backend=` stands here."});
+                .help = "Labels that a verifier must have ([verifiers.md](verifiers.md#labels))."});
     }
   } verifier;
 
@@ -402,8 +378,7 @@ struct Policy {
     static void describe(Visitor&& v) {
       v("timeout_seconds", &Directives::timeout_seconds,
         Setting{.range = {1e-3, 1e7},
-                .help = "How long the trainer has to answer a directive. A new attempt starts the "
-                        "time again."});
+                .help = "Time to answer a directive. A new attempt starts it again."});
     }
   } directives;
 
@@ -421,8 +396,8 @@ struct Policy {
       v("speedup", &S::speedup, Setting{.range = {0.1, 100}, .help = "BF16 step time over FP8's."});
       v("spare_fraction", &S::spare_fraction,
         Setting{.range = {0, 100},
-                .help = "The verifiers' devices over the trainers'; 0 = verification takes the "
-                        "training devices."});
+                .help = "Verifiers' devices over the trainers'. 0: verification uses the training "
+                        "devices."});
       v("switch_steps", &S::switch_steps,
         Setting{.range = {0, 1e9}, .help = "FP8 steps that loading and switching cost a replay."});
       v("restart_steps", &S::restart_steps,
