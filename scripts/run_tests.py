@@ -252,17 +252,17 @@ def write_nightly(parts):
     """docs/nightly.md: what the last run of everything found, and where."""
     revision = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, text=True, capture_output=True).stdout
     lines = ["# The last nightly run", "",
-             f"`scripts/test --nightly` wrote this page on {time.strftime('%-d %B %Y')}, on {describe_machine()}, "
+             f"`scripts/test --nightly` wrote this page on {time.strftime('%-d %B %Y')}, on {describe_machine()},",
              f"at commit {revision.strip()}.", "",
              "| build | passed | failed | skipped |", "|---|---|---|---|"]
     for preset, results in parts:
         lines.append(f"| {preset} | {results.passed} | {len(results.failed)} | {len(results.skipped)} |")
     lines += ["", "| step | seconds |", "|---|---|"]
     lines += [f"| {name} | {seconds:.0f} |" for name, seconds in Step.taken]
+    lines += ["", "| build | case | result |", "|---|---|---|"]
     for preset, results in parts:
-        lines += [""] if results.failed or results.skipped else []
-        lines += [f"- failed ({preset}): {' '.join(filter(None, each))}" for each in results.failed]
-        lines += [f"- skipped ({preset}): {name}: {why}" for name, why in results.skipped]
+        lines += [f"| {preset} | {' '.join(filter(None, each))} | failed |" for each in results.failed]
+        lines += [f"| {preset} | {name} | skipped: {why} |" for name, why in results.skipped]
     (ROOT / "docs" / "nightly.md").write_text("\n".join(lines) + "\n")
 
 
