@@ -66,11 +66,11 @@ class Listener {
       : services_(services), exchange_(exchange), run_(run), last_(last) {}
 
   void follow() {
-    Bell& bell = services_.bells.stream;
-    std::optional<uint64_t> looked;  // the ring after which there was nothing more
+    ChangeNotifier& notifier = services_.notifiers.stream;
+    std::optional<uint64_t> looked;  // the notification after which there was nothing more
     if (!exchange_.send(kRetry)) return;
     while (!services_.stopping) {
-      const uint64_t seen = bell.count();
+      const uint64_t seen = notifier.count();
       if (looked != seen) {
         std::string text;
         if (!take(text)) looked = seen;
@@ -78,7 +78,7 @@ class Listener {
         if (!text.empty() && !exchange_.send(text)) return;
         continue;
       }
-      if (!exchange_.wait(bell.after(seen), Exchange::Clock::now() + kHeartbeat)) {
+      if (!exchange_.wait(notifier.after(seen), Exchange::Clock::now() + kHeartbeat)) {
         // With the id, so that who hears of one run alone does not fall behind the others'.
         if (exchange_.over() || !exchange_.send(fmt::format(": still here\nid: {}\n\n", last_))) {
           return;
@@ -104,7 +104,8 @@ class Listener {
   }
 
   std::vector<StreamEventPtr> next_rows() {
-    if (auto newest = services_.bells.tail.after(last_, kRowsAtOnce)) return *std::move(newest);
+    if (auto newest = services_.notifiers.stream.tail.after(last_, kRowsAtOnce))
+      return *std::move(newest);
     std::vector<StreamEventPtr> rows;
     read_patiently(exchange_, [&](Connection& connection) {
       rows.clear();

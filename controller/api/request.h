@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "controller/auth/guard.h"
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 #include "storage/ledger.h"
 
 namespace gnomon {

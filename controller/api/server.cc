@@ -67,7 +67,7 @@ struct Server::Impl {
   void begin_stop(Services& services);
   void forget(const Session& session, const Services& services);
   void tell_full(const char* what);
-  void carry(std::shared_ptr<Bell::Waiting> waiting);
+  void dispatch(std::shared_ptr<ChangeNotifier::Waiting> waiting);
 
   ServerOptions options;
   ClientConnections connections;
@@ -179,7 +179,7 @@ void Server::Impl::begin_drain(Services& services) {
   if (stop_action) {
     stop_action();
   }
-  services.bells.work.wake_all();
+  services.notifiers.work.wake_all();
   if (options.drain_timeout.count() == 0) {
     begin_stop(services);
     return;
@@ -205,7 +205,7 @@ void Server::Impl::begin_stop(Services& services) {
   for (auto& timer : timers) {
     timer->timer.cancel();
   }
-  services.bells.ring_all();
+  services.notifiers.notify_all();
   for (const auto& connection : connections.all()) connection->stop();
   if (connections.counts().open == 0) return;
   stop_timer.expires_after(options.stop_timeout);
@@ -236,14 +236,14 @@ void Server::Impl::tell_full(const char* what) {
 }
 
 // Wakes many waiters on the I/O threads, in pieces, so that other work comes in between.
-void Server::Impl::carry(std::shared_ptr<Bell::Waiting> waiting) {
+void Server::Impl::dispatch(std::shared_ptr<ChangeNotifier::Waiting> waiting) {
   asio::post(context, [this, waiting = std::move(waiting)]() mutable {
     for (int i = 0; i < kWakenAtOnce && !waiting->empty(); ++i) {
       waiting->begin()->second();
       waiting->erase(waiting->begin());
     }
     if (!waiting->empty()) {
-      carry(std::move(waiting));
+      dispatch(std::move(waiting));
     }
   });
 }
@@ -286,8 +286,8 @@ void Server::stop() {
 void Server::run(Services& services, const Router& router) {
   Impl& impl = *impl_;
   impl.served = &services;
-  services.bells.carrier = [&impl](std::shared_ptr<Bell::Waiting> waiting) {
-    impl.carry(std::move(waiting));
+  services.notifiers.dispatcher = [&impl](std::shared_ptr<ChangeNotifier::Waiting> waiting) {
+    impl.dispatch(std::move(waiting));
   };
   for (auto& timer : impl.timers) {
     asio::spawn(

@@ -10,7 +10,7 @@
 #include "controller/daemon/backups.h"
 #include "controller/leases/leases.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"
@@ -22,7 +22,7 @@ struct Services {
   RunCache& runs;
   Leases& leases;
   Metrics& metrics;
-  Bells& bells;
+  ChangeNotifiers& notifiers;
   Guard& guard;
   std::string web_root;                // empty: the built-in page
   std::atomic<bool> draining = false;  // no new work is given out; set before `stopping`

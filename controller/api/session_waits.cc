@@ -1,4 +1,5 @@
-// How a session waits without a thread: for the ledger, for a ring, for its client to hang up.
+// How a session waits without a thread: for the ledger, for a notification, for its client to hang
+// up.
 #include <fmt/format.h>
 #include <poll.h>
 

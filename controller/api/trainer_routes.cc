@@ -105,8 +105,8 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
   }
   services.runs.heard_from(run);
   DirectiveList list;
-  Bell& bell = services.bells.directives.of(run);
-  const auto next = [&bell] { return bell.after(bell.count()); };
+  ChangeNotifier& notifier = services.notifiers.directives.of(run);
+  const auto next = [&notifier] { return notifier.after(notifier.count()); };
   poll_until(exchange, next, deadline_after(wait), [&] {
     bool any = false;
     exchange.read([&](Connection& connection) {

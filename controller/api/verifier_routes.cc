@@ -39,13 +39,14 @@ class AskForWork {
   // Up to the wait's end. Throws Refusal (503) when the daemon is draining or begins to.
   std::optional<Lease> answer(Exchange& exchange) {
     Awaited work = {[this](std::function<void()> wake) {
-                      const uint64_t ticket = services_.bells.work.wait(worker_, std::move(wake));
+                      const uint64_t ticket =
+                          services_.notifiers.work.wait(worker_, std::move(wake));
                       // Whoever drains wakes those who wait; this one may have come after that.
                       if (ticket == 0 || !services_.draining) return ticket;
-                      services_.bells.work.forget(ticket);
+                      services_.notifiers.work.forget(ticket);
                       return uint64_t{0};
                     },
-                    [this](uint64_t ticket) { woken_ = !services_.bells.work.forget(ticket); }};
+                    [this](uint64_t ticket) { woken_ = !services_.notifiers.work.forget(ticket); }};
     poll_until(
         exchange, [&] { return work; }, deadline_after(wait_), [&] { return look(exchange); });
     return std::move(lease_);
@@ -73,7 +74,7 @@ class AskForWork {
   }
 
   void pass_on() {
-    if (woken_) services_.bells.work.stir();
+    if (woken_) services_.notifiers.work.stir();
     woken_ = false;
   }
 

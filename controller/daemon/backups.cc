@@ -166,7 +166,7 @@ void Backups::note_outcome(const Outcome& outcome, const BackupSettings& setting
     running_ = false;
     next_ = now_() + wait;
   }
-  ended_.ring();
+  ended_.notify_all();
 }
 
 void Backups::keep_time() {

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 #include "protocol/settings.h"
 #include "storage/ledger.h"
 #include "storage/ledger_backup.h"
@@ -59,9 +59,9 @@ class Backups {
   // Begins one; returns its number. Throws Refusal (409) when one is being made or no folder is
   // configured.
   int64_t start();
-  // How a backup ended, until a newer one has; ended() rings when one ends.
+  // How a backup ended, until a newer one has; ended() notifies when one ends.
   std::optional<Outcome> outcome(int64_t number) const;
-  Bell& ended() { return ended_; }
+  ChangeNotifier& ended() { return ended_; }
 
   // Begins one when it is due. Never throws: what fails is logged and tried again.
   void keep_time();
@@ -74,7 +74,7 @@ class Backups {
   const Ledger& ledger_;
   Metrics& metrics_;
   std::function<double()> now_;
-  Bell ended_;
+  ChangeNotifier ended_;
   mutable std::mutex mutex_;
   BackupSettings settings_;
   double next_ = 0;  // seconds since the epoch

@@ -56,7 +56,7 @@ class Daemon {
   LiveConfig config_;
   Guard guard_;
   uint64_t revocations_ = 0;  // of the guard, when waiting connections were last told
-  Bells bells_;
+  ChangeNotifiers change_notifiers_;
   notify::Outbox outbox_;
   RunCache runs_;
   Leases leases_;

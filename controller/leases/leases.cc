@@ -97,8 +97,11 @@ void check(const LeaseRequest& request) {
 
 }  // namespace
 
-Leases::Leases(RunCache& runs, Metrics& metrics, Bells& bells)
-    : runs_(runs), metrics_(metrics), bells_(bells), held_(runs, metrics, bells.work, roll_) {}
+Leases::Leases(RunCache& runs, Metrics& metrics, ChangeNotifiers& notifiers)
+    : runs_(runs),
+      metrics_(metrics),
+      notifiers_(notifiers),
+      held_(runs, metrics, notifiers.work, roll_) {}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
@@ -109,7 +112,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     const bool on_verifier = !is_trainer(lease.verifier);
     const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
     held_.add(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
-    if (on_verifier) bells_.work.lease_began(lease.run);
+    if (on_verifier) notifiers_.work.lease_began(lease.run);
     if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
   }
   Query ended =
@@ -132,9 +135,8 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   }
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
-    transaction.on_commit([&board = bells_.work, entry = queued(transaction.connection(), row)] {
-      board.add(entry);
-    });
+    transaction.on_commit([&board = notifiers_.work,
+                           entry = queued(transaction.connection(), row)] { board.add(entry); });
   }
 }
 
@@ -154,7 +156,7 @@ WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds)
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
-    bells_.work.trainer_asked(worker.trainer_of, worker.can);
+    notifiers_.work.trainer_asked(worker.trainer_of, worker.can);
   } else {
     const double now = runs_.steady_now();
     roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
@@ -163,7 +165,7 @@ WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds)
 }
 
 bool Leases::has_work_for(const WorkBoard::Worker& worker) const {
-  return !bells_.work.candidates(worker, 1, runs_.steady_now()).empty();
+  return !notifiers_.work.candidates(worker, 1, runs_.steady_now()).empty();
 }
 
 std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Worker& worker) {
@@ -198,7 +200,7 @@ std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
   Connection& connection = transaction.connection();
   while (true) {
     const std::vector<QueuedReplay> turns =
-        bells_.work.candidates(worker, kLookAtOnce, runs_.steady_now());
+        notifiers_.work.candidates(worker, kLookAtOnce, runs_.steady_now());
     if (turns.empty()) return std::nullopt;
     for (const QueuedReplay& turn : turns) {
       std::optional<ReplayRow> replay = ledger::find_replay(connection, turn.run, turn.replay);
@@ -216,7 +218,7 @@ std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
 
 void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
                             bool on_verifier) {
-  WorkBoard& board = bells_.work;
+  WorkBoard& board = notifiers_.work;
   transaction.on_rollback([&board, entry, on_verifier] {
     if (on_verifier) board.lease_undone(entry.run);
     board.add(entry);
@@ -232,7 +234,7 @@ bool Leases::others_speak(const ReplayRow& replay,
   return roll_.any(
       runs_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
         return may(name) && (!entry.profile || entry.profile->can.can_replay(replay.arm)) &&
-               bells_.work.suits(replay.run, name, entry.known());
+               notifiers_.work.suits(replay.run, name, entry.known());
       });
 }
 
@@ -375,7 +377,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
                              now);
     replay.token = lease.token;
     transaction.on_commit(
-        [&board = bells_.work, entry = queued(connection, replay)] { board.add(entry); });
+        [&board = notifiers_.work, entry = queued(connection, replay)] { board.add(entry); });
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
@@ -389,7 +391,7 @@ void Leases::end_on_commit(LedgerTransaction& transaction, int64_t lease,
 }
 
 void Leases::watch_unserved(Ledger& ledger) {
-  UnservedReplays::Look look = unserved_.look(bells_.work, roll_, runs_.steady_now());
+  UnservedReplays::Look look = unserved_.look(notifiers_.work, roll_, runs_.steady_now());
   metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
@@ -402,8 +404,9 @@ void Leases::watch_unserved(Ledger& ledger) {
         });
     if (!accepted) unserved_.not_told(run);
   }
-  for (QueuedReplay& entry : bells_.work.for_trainers()) {
-    if (!bells_.work.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));
+  for (QueuedReplay& entry : notifiers_.work.for_trainers()) {
+    if (!notifiers_.work.trainer_can(entry.run, entry.arm))
+      look.to_fail.push_back(std::move(entry));
   }
   for (QueuedReplay& entry : look.to_fail) {
     const bool accepted =
@@ -426,7 +429,8 @@ void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) 
                                  : fmt::format("{} it: {}", kNobodyCan, *replay->fail_reason);
   ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
                            runs_.now());
-  transaction.on_commit([&board = bells_.work, entry] { board.remove(entry.run, entry.replay); });
+  transaction.on_commit(
+      [&board = notifiers_.work, entry] { board.remove(entry.run, entry.replay); });
   replay_failed({runs_, transaction}, *replay, reason);
 }
 

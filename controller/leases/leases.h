@@ -18,7 +18,7 @@
 #include "controller/leases/verifier_roll.h"
 #include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
@@ -28,7 +28,7 @@ namespace gnomon {
 
 class Leases {
  public:
-  Leases(RunCache& runs, Metrics& metrics, Bells& bells);
+  Leases(RunCache& runs, Metrics& metrics, ChangeNotifiers& notifiers);
 
   // Gives every live lease of the ledger a fresh TTL and puts on the board what is queued. Once,
   // before the first request. The leases and replays of a run that is set aside are left as they
@@ -83,7 +83,7 @@ class Leases {
 
   RunCache& runs_;
   Metrics& metrics_;
-  Bells& bells_;
+  ChangeNotifiers& notifiers_;
   VerifierRoll roll_;
   HeldLeases held_;
   UnservedReplays unserved_;

@@ -17,9 +17,8 @@ void add_to_stream(const EffectContext& context, const std::string& type, const 
   const int64_t id = ledger::insert_stream(context.transaction.connection(), context.time,
                                            context.run, type, body);
   context.transaction.on_commit(
-      [&bells = context.bells, event = make_stream_event(id, context.run, type, body)] {
-        bells.tail.push(event);
-        bells.stream.ring();
+      [&stream = context.notifiers.stream, event = make_stream_event(id, context.run, type, body)] {
+        stream.publish(event);
       });
 }
 
@@ -46,7 +45,7 @@ void apply(const EffectContext& context, const decide::OrderReplay& order) {
   row.ordered_at = context.time;
   ledger::insert(context.transaction.connection(), row);
   context.transaction.on_commit(
-      [&board = context.bells.work, entry = queued_replay(row)] { board.add(entry); });
+      [&board = context.notifiers.work, entry = queued_replay(row)] { board.add(entry); });
 }
 
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
@@ -61,7 +60,7 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
   Connection& connection = context.transaction.connection();
   ledger::close_window(connection, context.run, close.window, close.outcome, close, context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
-    context.transaction.on_commit([&board = context.bells.work, run = context.run,
+    context.transaction.on_commit([&board = context.notifiers.work, run = context.run,
                                    window = close.window] { board.cancel(run, window); });
   }
   update_numbers(context, [close](RunNumbers& numbers) {
@@ -89,7 +88,7 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
   update_numbers(context,
                  [kind = issue.kind](RunNumbers& numbers) { numbers.directives[kind] += 1; });
   context.transaction.on_commit(
-      [&bell = context.bells.directives.of(context.run)] { bell.ring(); });
+      [&notifier = context.notifiers.directives.of(context.run)] { notifier.notify_all(); });
   add_to_stream(context, "directive", to_json(directive));
 }
 
@@ -115,7 +114,7 @@ void apply(const EffectContext& context, const decide::QuarantineVerifier& quara
   Connection& connection = context.transaction.connection();
   ledger::insert_quarantine(connection, context.run, quarantine.verifier, quarantine.reason,
                             context.time);
-  context.transaction.on_commit([&board = context.bells.work, run = context.run,
+  context.transaction.on_commit([&board = context.notifiers.work, run = context.run,
                                  name = quarantine.verifier] { board.quarantine(run, name); });
   const ledger::AuditedBy gnomond(connection, "");  // whoever's report has led to it
   ledger::insert_audit(connection, context.time, context.run, "quarantine",

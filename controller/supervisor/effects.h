@@ -4,7 +4,7 @@
 
 #include "controller/decide/events.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 #include "storage/ledger.h"
 #include "storage/ledger_windows.h"
 
@@ -13,7 +13,7 @@ namespace gnomon {
 struct EffectContext {
   LedgerTransaction& transaction;
   Metrics& metrics;
-  Bells& bells;
+  ChangeNotifiers& notifiers;
   int64_t run = 0;
   int64_t event_seq = 0;
   double time = 0;

@@ -115,7 +115,8 @@ void take_over(WriteContext write, int64_t id, const TrainerProcess& process) {
       fmt::format("{} has the run from {}, which started {:.0f} s before it", process.incarnation,
                   before->incarnation, started_at - before->started_at));
   // A poll of the other one ends.
-  write.transaction.on_commit([&runs = write.runs, id] { runs.bells().directives.of(id).ring(); });
+  write.transaction.on_commit(
+      [&runs = write.runs, id] { runs.notifiers().directives.of(id).notify_all(); });
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ constexpr double kTickAgainSeconds = 60;  // after a tick that failed or changed
 
 }  // namespace
 
-RunCache::RunCache(Metrics& metrics, Bells& bells, RunCacheOptions options,
+RunCache::RunCache(Metrics& metrics, ChangeNotifiers& notifiers, RunCacheOptions options,
                    std::function<double()> now, std::function<double()> steady_now)
     : metrics_(metrics),
-      bells_(bells),
+      notifiers_(notifiers),
       options_(std::move(options)),
       now_(std::move(now)),
       steady_now_(std::move(steady_now)),
@@ -77,8 +77,8 @@ void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
     set_aside_.forget(id);
     metrics_.drop_run_at(id, steady_now());
     verdicts_.forget(id);
-    bells_.work.forget_run(id);
-    bells_.directives.of(id).ring();
+    notifiers_.work.forget_run(id);
+    notifiers_.directives.of(id).notify_all();
     const std::lock_guard lock(heard_mutex_);
     heard_at_.erase(id);
   });
@@ -115,7 +115,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     effects.insert(effects.end(), of_event.begin(), of_event.end());
     late_effects.emplace_back([this, &transaction, id, of_event, seq, time] {
       for (const decide::Effect& effect : of_event) {
-        apply_effect({transaction, metrics_, bells_, id, seq, time}, effect);
+        apply_effect({transaction, metrics_, notifiers_, id, seq, time}, effect);
       }
     });
   };
@@ -126,7 +126,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     run.save_due = false;
     save_at_end(transaction, run);
   }
-  bells_.work.set_terms(id, terms_of(connection, run));
+  notifiers_.work.set_terms(id, terms_of(connection, run));
   if (run.life != "live") forget_when_ended(transaction, id);
   return run;
 }
@@ -173,7 +173,7 @@ bool RunCache::readable(LedgerTransaction& transaction, int64_t run) {
 
 void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const CachedRun& run) {
   transaction.on_commit(
-      [&board = bells_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
+      [&board = notifiers_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
         board.set_terms(id, terms);
       });
 }
@@ -203,7 +203,7 @@ std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, 
     throw Error(fmt::format("the decision core failed on {} of {}, nothing of it was recorded: {}",
                             decide::event_type(event), run.label, error.what()));
   }
-  const EffectContext context{transaction, metrics_, bells_, run.id, run.seq, time};
+  const EffectContext context{transaction, metrics_, notifiers_, run.id, run.seq, time};
   for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }
@@ -310,10 +310,8 @@ void RunCache::set_default_policy(const std::string& toml) {
 void RunCache::stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
                       const std::string& body) {
   const int64_t id = ledger::insert_stream(transaction.connection(), now(), run, type, body);
-  transaction.on_commit([this, event = make_stream_event(id, run, type, body)] {
-    bells_.tail.push(event);
-    bells_.stream.ring();
-  });
+  transaction.on_commit(
+      [this, event = make_stream_event(id, run, type, body)] { notifiers_.stream.publish(event); });
 }
 
 }  // namespace gnomon

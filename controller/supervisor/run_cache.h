@@ -16,8 +16,8 @@
 
 #include "controller/metrics/metrics.h"
 #include "controller/notify/outbox.h"
-#include "controller/supervisor/bell.h"
 #include "controller/supervisor/cached_run.h"
+#include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/deadlines.h"
 #include "controller/supervisor/decision_state.h"
 #include "controller/supervisor/set_aside.h"
@@ -37,8 +37,8 @@ struct RunCacheOptions {
 class RunCache {
  public:
   // `now` in seconds since the epoch; `steady_now` in seconds of a clock that never jumps.
-  RunCache(Metrics& metrics, Bells& bells, RunCacheOptions options, std::function<double()> now,
-           std::function<double()> steady_now);
+  RunCache(Metrics& metrics, ChangeNotifiers& notifiers, RunCacheOptions options,
+           std::function<double()> now, std::function<double()> steady_now);
 
   // Rebuilds the metrics and the deadlines from the ledger; to be called once, before the first
   // request. The decision states are cached when they are first needed. A run that cannot be read
@@ -106,7 +106,7 @@ class RunCache {
   // Before a scrape: the verdict, and what ages with the clock.
   void show_verdicts();
   Metrics& metrics() { return metrics_; }
-  Bells& bells() { return bells_; }
+  ChangeNotifiers& notifiers() { return notifiers_; }
 
   double now() const { return now_(); }
   double steady_now() const { return steady_now_(); }
@@ -117,7 +117,7 @@ class RunCache {
   CachedRun read_run(Connection& connection, const RunRow& row, const LateEffects& late);
 
   Metrics& metrics_;
-  Bells& bells_;
+  ChangeNotifiers& notifiers_;
   RunCacheOptions options_;
   std::function<double()> now_;
   std::function<double()> steady_now_;

@@ -233,10 +233,10 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
   double steady = 1000;
   std::optional<Ledger> ledger;
   Metrics metrics;
-  Bells bells;
-  RunCache cache{metrics, bells, RunCacheOptions{test_policy(), 3600},
+  ChangeNotifiers notifiers;
+  RunCache cache{metrics, notifiers, RunCacheOptions{test_policy(), 3600},
                  [this] { return 1e9 + steady; }, [this] { return steady; }};
-  Leases leases{cache, metrics, bells};
+  Leases leases{cache, metrics, notifiers};
 };
 
 TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithAgain) {

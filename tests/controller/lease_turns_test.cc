@@ -149,10 +149,10 @@ TEST_F(LeaseTurnsTest, AGrantThatIsUndoneLeavesTheReplayToTheNext) {
     WorkBoard::Worker worker = leases_->asks(LeaseRequest{"v:1", {}}, 0);
     EXPECT_ANY_THROW(write([&](LedgerTransaction& transaction) {
       EXPECT_TRUE(leases_->grant(transaction, worker).has_value());
-      EXPECT_EQ(bells_->work.queued(), 0);
+      EXPECT_EQ(notifiers_->work.queued(), 0);
       harm(transaction.connection());
     }));
-    EXPECT_EQ(bells_->work.queued(), 1);
+    EXPECT_EQ(notifiers_->work.queued(), 1);
     EXPECT_EQ(replay_state(1), "queued");
   };
   grant_and([](Connection&) { throw Error("no"); });
@@ -165,17 +165,17 @@ TEST_F(LeaseTurnsTest, AReplayWhoseOrderIsUndoneIsNeverOnTheBoard) {
     order(transaction, run_, 1);
     throw Error("no");
   }));
-  EXPECT_EQ(bells_->work.queued(), 0);
+  EXPECT_EQ(notifiers_->work.queued(), 0);
 }
 
 TEST_F(LeaseTurnsTest, AClosedWindowTakesItsReplaysOffTheBoard) {
   order(1);
   write([&](LedgerTransaction& transaction) {
-    apply_effect({transaction, *metrics_, *bells_, run_, 2, 0},
+    apply_effect({transaction, *metrics_, *notifiers_, run_, 2, 0},
                  decide::CloseWindow{{}, 1, "skipped"});
   });
   EXPECT_EQ(replay_state(1), "cancelled");
-  EXPECT_EQ(bells_->work.queued(), 0);
+  EXPECT_EQ(notifiers_->work.queued(), 0);
 }
 
 TEST_F(LeaseTurnsTest, AfterARestartTheBoardHasWhatIsQueuedAndNothingElse) {
@@ -185,7 +185,7 @@ TEST_F(LeaseTurnsTest, AfterARestartTheBoardHasWhatIsQueuedAndNothingElse) {
   complete(done.lease, done.token);
   fail(grant("v:7").value(), true);  // 2, queued again
   make_controller();
-  EXPECT_EQ(bells_->work.queued(), 2);
+  EXPECT_EQ(notifiers_->work.queued(), 2);
   const Lease next = grant("v:8").value();
   EXPECT_EQ(next.task.replay, 2);
   EXPECT_EQ(next.token, 2);

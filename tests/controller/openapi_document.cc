@@ -13,16 +13,16 @@ namespace {
 struct Parts {
   TemporaryDirectory folder;
   Metrics metrics;
-  Bells bells;
-  RunCache runs{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
-  Leases leases{runs, metrics, bells};
+  ChangeNotifiers notifiers;
+  RunCache runs{metrics, notifiers, {}, [] { return 0.0; }, [] { return 0.0; }};
+  Leases leases{runs, metrics, notifiers};
   Ledger ledger{{.file = folder / "ledger.sqlite",
                  .queue_max = 16,
                  .readers = 1,
                  .on_commit = {},
                  .on_outcome = {}}};
   Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
-  Services services{ledger, runs, leases, metrics, bells, guard, ""};
+  Services services{ledger, runs, leases, metrics, notifiers, guard, ""};
 };
 
 }  // namespace

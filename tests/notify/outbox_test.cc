@@ -33,7 +33,7 @@ class OutboxTest : public LedgerTest {
     metrics_ = std::make_unique<Metrics>();
     outbox_ = std::make_unique<Outbox>(*metrics_, waiting_max);
     runs_ = std::make_unique<RunCache>(
-        *metrics_, bells_,
+        *metrics_, notifiers_,
         RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600, {}, outbox_.get()},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
   }
@@ -90,7 +90,7 @@ class OutboxTest : public LedgerTest {
   }
 
   Ledger ledger_;
-  Bells bells_;
+  ChangeNotifiers notifiers_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<RunCache> runs_;

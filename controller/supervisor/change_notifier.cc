@@ -1,4 +1,4 @@
-#include "controller/supervisor/bell.h"
+#include "controller/supervisor/change_notifier.h"
 
 #include <vector>
 
@@ -9,20 +9,20 @@ constexpr size_t kFew = 16;
 
 }  // namespace
 
-uint64_t Bell::count() const {
+uint64_t ChangeNotifier::count() const {
   std::lock_guard lock(mutex_);
   return count_;
 }
 
-void Bell::ring() {
+void ChangeNotifier::notify_all() {
   auto waiting = std::make_shared<Waiting>();
   {
     std::lock_guard lock(mutex_);
     ++count_;
     waiting->swap(waiting_);
   }
-  if (waiting->size() > kFew && carrier_ != nullptr && *carrier_) {
-    (*carrier_)(std::move(waiting));
+  if (waiting->size() > kFew && dispatcher_ != nullptr && *dispatcher_) {
+    (*dispatcher_)(std::move(waiting));
     return;
   }
   for (auto& [ticket, callback] : *waiting) {
@@ -30,7 +30,7 @@ void Bell::ring() {
   }
 }
 
-uint64_t Bell::wait(uint64_t seen, std::function<void()> callback) {
+uint64_t ChangeNotifier::wait(uint64_t seen, std::function<void()> callback) {
   std::lock_guard lock(mutex_);
   if (count_ != seen) {
     return 0;
@@ -40,28 +40,28 @@ uint64_t Bell::wait(uint64_t seen, std::function<void()> callback) {
   return ticket;
 }
 
-void Bell::forget(uint64_t ticket) {
+void ChangeNotifier::forget(uint64_t ticket) {
   std::lock_guard lock(mutex_);
   waiting_.erase(ticket);
 }
 
-Awaited Bell::after(uint64_t seen) {
+Awaited ChangeNotifier::after(uint64_t seen) {
   return {[this, seen](std::function<void()> callback) { return wait(seen, std::move(callback)); },
           [this](uint64_t ticket) { forget(ticket); }};
 }
 
-Bell& RunBells::of(int64_t run) {
+ChangeNotifier& RunNotifiers::of(int64_t run) {
   std::lock_guard lock(mutex_);
-  return bells_.try_emplace(run, carrier_).first->second;
+  return notifiers_.try_emplace(run, dispatcher_).first->second;
 }
 
-void RunBells::ring_all() {
-  std::vector<Bell*> all;
+void RunNotifiers::notify_all() {
+  std::vector<ChangeNotifier*> all;
   {
     std::lock_guard lock(mutex_);
-    for (auto& [run, bell] : bells_) all.push_back(&bell);
+    for (auto& [run, notifier] : notifiers_) all.push_back(&notifier);
   }
-  for (Bell* bell : all) bell->ring();
+  for (ChangeNotifier* notifier : all) notifier->notify_all();
 }
 
 }  // namespace gnomon
