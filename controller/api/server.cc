@@ -179,7 +179,7 @@ void Server::Impl::begin_drain(Services& services) {
   if (stop_action) {
     stop_action();
   }
-  services.notifiers.work.wake_all();
+  services.queue.wake_all();
   if (options.drain_timeout.count() == 0) {
     begin_stop(services);
     return;
@@ -205,6 +205,7 @@ void Server::Impl::begin_stop(Services& services) {
   for (auto& timer : timers) {
     timer->timer.cancel();
   }
+  services.queue.wake_all();
   services.notifiers.notify_all();
   for (const auto& connection : connections.all()) connection->stop();
   if (connections.counts().open == 0) return;

@@ -9,6 +9,7 @@
 #include "controller/api/router.h"
 #include "controller/daemon/backups.h"
 #include "controller/leases/leases.h"
+#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/run_cache.h"
@@ -22,6 +23,7 @@ struct Services {
   RunCache& runs;
   Leases& leases;
   Metrics& metrics;
+  ReplayQueue& queue;
   ChangeNotifiers& notifiers;
   Guard& guard;
   std::string web_root;                // empty: the built-in page

@@ -23,7 +23,7 @@ int64_t lease_id(const std::string& text) {
   return id;
 }
 
-// One asker's way through the board. Whoever was woken for a replay and leaves without one passes
+// One asker's way through the queue. Whoever was woken for a replay and leaves without one passes
 // the word on, whatever made it leave.
 class AskForWork {
  public:
@@ -39,14 +39,13 @@ class AskForWork {
   // Up to the wait's end. Throws Refusal (503) when the daemon is draining or begins to.
   std::optional<Lease> answer(Exchange& exchange) {
     Awaited work = {[this](std::function<void()> wake) {
-                      const uint64_t ticket =
-                          services_.notifiers.work.wait(worker_, std::move(wake));
+                      const uint64_t ticket = services_.queue.wait(worker_, std::move(wake));
                       // Whoever drains wakes those who wait; this one may have come after that.
                       if (ticket == 0 || !services_.draining) return ticket;
-                      services_.notifiers.work.forget(ticket);
+                      services_.queue.forget(ticket);
                       return uint64_t{0};
                     },
-                    [this](uint64_t ticket) { woken_ = !services_.notifiers.work.forget(ticket); }};
+                    [this](uint64_t ticket) { woken_ = !services_.queue.forget(ticket); }};
     poll_until(
         exchange, [&] { return work; }, deadline_after(wait_), [&] { return look(exchange); });
     return std::move(lease_);
@@ -74,14 +73,14 @@ class AskForWork {
   }
 
   void pass_on() {
-    if (woken_) services_.notifiers.work.stir();
+    if (woken_) services_.queue.wake_matching();
     woken_ = false;
   }
 
   Services& services_;
   double wait_;
   const PrincipalPtr principal_;
-  WorkBoard::Worker worker_;
+  ReplayQueue::Worker worker_;
   bool woken_ = false;
   std::optional<Lease> lease_;
 };

@@ -101,11 +101,11 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       guard_(config.auth, wall_seconds, steady_seconds),
       outbox_(metrics_),
       runs_(
-          metrics_, change_notifiers_,
+          metrics_, queue_, change_notifiers_,
           {read_default_policy(config), config.series_keep_seconds, config.checkpoints.roots,
            &outbox_},
           [this] { return clock_.now(); }, steady_seconds),
-      leases_(runs_, metrics_, change_notifiers_),
+      leases_(runs_, metrics_, queue_),
       retention_(
           metrics_, config.retention, [this] { return clock_.now(); }, steady_seconds),
       certificate_(config.tls.files.certificate.empty()
@@ -149,7 +149,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
     const int64_t bytes = ledger_->bytes();
     const int64_t wal_bytes = ledger_->wal_bytes();
     const auto held = static_cast<int64_t>(server_.bytes_held());
-    const int64_t queued = change_notifiers_.work.queued();
+    const int64_t queued = queue_.queued();
     const int64_t set_aside = std::ssize(runs_.set_aside().all());
     metrics_.update([&](DaemonNumbers& n) {
       n.ledger_queue_length = queue_length;
@@ -328,8 +328,8 @@ void Daemon::look_at_tokens() {
 
 bool Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
-  services_.reset(new Services{*ledger_, runs_, leases_, metrics_, change_notifiers_, guard_,
-                               config->web_root});
+  services_.reset(new Services{*ledger_, runs_, leases_, metrics_, queue_, change_notifiers_,
+                               guard_, config->web_root});
   check_pages();
   services_->backups = backups_.get();
   services_->integrity = integrity_.get();

@@ -56,6 +56,7 @@ class Daemon {
   LiveConfig config_;
   Guard guard_;
   uint64_t revocations_ = 0;  // of the guard, when waiting connections were last told
+  ReplayQueue queue_;         // replays that wait for a verifier
   ChangeNotifiers change_notifiers_;
   notify::Outbox outbox_;
   RunCache runs_;

@@ -9,8 +9,9 @@
 
 namespace gnomon {
 
-HeldLeases::HeldLeases(const RunCache& runs, Metrics& metrics, WorkBoard& board, VerifierRoll& roll)
-    : runs_(runs), metrics_(metrics), board_(board), roll_(roll) {}
+HeldLeases::HeldLeases(const RunCache& runs, Metrics& metrics, ReplayQueue& queue,
+                       VerifierRoll& roll)
+    : runs_(runs), metrics_(metrics), queue_(queue), roll_(roll) {}
 
 HeldLease* HeldLeases::find(int64_t lease) {
   const auto found = held_.find(lease);
@@ -28,7 +29,7 @@ void HeldLeases::end(int64_t lease, const std::string& outcome) {
   const std::lock_guard lock(mutex_);
   if (const HeldLease* held = find(lease)) {
     const double now = runs_.steady_now();
-    if (held->on_verifier) board_.lease_ended(held->run, now - held->since, now);
+    if (held->on_verifier) queue_.lease_ended(held->run, now - held->since, now);
     held_.erase(lease);
   }
   metrics_.update([&](DaemonNumbers& n) {
@@ -107,7 +108,7 @@ void HeldLeases::check_holder(int64_t lease, const PrincipalPtr& sender) {
 bool HeldLeases::is_over(const HeldLease& held, double now) const {
   return held.waiting == 0 &&
          (held.deadline <= now ||
-          (held.on_verifier && !board_.suits(held.run, held.verifier, nullptr)));
+          (held.on_verifier && !queue_.suits(held.run, held.verifier, nullptr)));
 }
 
 std::vector<int64_t> HeldLeases::overdue() const {

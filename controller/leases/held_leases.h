@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "controller/auth/guard.h"
+#include "controller/leases/replay_queue.h"
 #include "controller/leases/verifier_roll.h"
-#include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
 
@@ -32,7 +32,7 @@ struct HeldLease {
 class HeldLeases {
  public:
   // The clocks are those of `runs`.
-  HeldLeases(const RunCache& runs, Metrics& metrics, WorkBoard& board, VerifierRoll& roll);
+  HeldLeases(const RunCache& runs, Metrics& metrics, ReplayQueue& queue, VerifierRoll& roll);
 
   // Its time begins at `held.since`.
   void add(int64_t lease, HeldLease held);
@@ -85,7 +85,7 @@ class HeldLeases {
 
   const RunCache& runs_;
   Metrics& metrics_;
-  WorkBoard& board_;
+  ReplayQueue& queue_;
   VerifierRoll& roll_;
   mutable std::mutex mutex_;
   std::map<int64_t, HeldLease> held_;  // by lease

@@ -20,7 +20,7 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kLookAtOnce = 16;   // replays of the board
+constexpr size_t kLookAtOnce = 16;   // replays of the queue
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
 void check_steps(const ReplayResult& result, const WindowRow& window) {
@@ -97,11 +97,8 @@ void check(const LeaseRequest& request) {
 
 }  // namespace
 
-Leases::Leases(RunCache& runs, Metrics& metrics, ChangeNotifiers& notifiers)
-    : runs_(runs),
-      metrics_(metrics),
-      notifiers_(notifiers),
-      held_(runs, metrics, notifiers.work, roll_) {}
+Leases::Leases(RunCache& runs, Metrics& metrics, ReplayQueue& queue)
+    : runs_(runs), metrics_(metrics), queue_(queue), held_(runs, metrics, queue, roll_) {}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
@@ -112,7 +109,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     const bool on_verifier = !is_trainer(lease.verifier);
     const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
     held_.add(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
-    if (on_verifier) notifiers_.work.lease_began(lease.run);
+    if (on_verifier) queue_.lease_began(lease.run);
     if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
   }
   Query ended =
@@ -135,12 +132,12 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   }
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
-    transaction.on_commit([&board = notifiers_.work,
-                           entry = queued(transaction.connection(), row)] { board.add(entry); });
+    transaction.on_commit(
+        [&queue = queue_, entry = queued(transaction.connection(), row)] { queue.add(entry); });
   }
 }
 
-// As the board has it, with those who have refused it.
+// As the queue has it, with those who have refused it.
 QueuedReplay Leases::queued(Connection& connection, const ReplayRow& replay) const {
   QueuedReplay entry = queued_replay(replay);
   if (replay.token > 0)
@@ -148,15 +145,15 @@ QueuedReplay Leases::queued(Connection& connection, const ReplayRow& replay) con
   return entry;
 }
 
-WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds) {
+ReplayQueue::Worker Leases::asks(const LeaseRequest& request, double wait_seconds) {
   check(request);
-  WorkBoard::Worker worker{request.verifier, request.labels};
+  ReplayQueue::Worker worker{request.verifier, request.labels};
   worker.can = request.can;
   worker.labels.emplace(kBackendLabel, request.fingerprint.backend);
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
-    notifiers_.work.trainer_asked(worker.trainer_of, worker.can);
+    queue_.trainer_asked(worker.trainer_of, worker.can);
   } else {
     const double now = runs_.steady_now();
     roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
@@ -164,11 +161,11 @@ WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds)
   return worker;
 }
 
-bool Leases::has_work_for(const WorkBoard::Worker& worker) const {
-  return !notifiers_.work.candidates(worker, 1, runs_.steady_now()).empty();
+bool Leases::has_work_for(const ReplayQueue::Worker& worker) const {
+  return !queue_.candidates(worker, 1, runs_.steady_now()).empty();
 }
 
-std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Worker& worker) {
+std::optional<Lease> Leases::grant(LedgerTransaction& transaction, ReplayQueue::Worker& worker) {
   const std::optional<ReplayRow> replay = next_for(transaction, worker);
   if (!replay) return std::nullopt;
   Connection& connection = transaction.connection();
@@ -196,11 +193,11 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
 
 // What it finds to be nothing for this worker it notes in the worker, so that nobody looks again.
 std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
-                                          WorkBoard::Worker& worker) {
+                                          ReplayQueue::Worker& worker) {
   Connection& connection = transaction.connection();
   while (true) {
     const std::vector<QueuedReplay> turns =
-        notifiers_.work.candidates(worker, kLookAtOnce, runs_.steady_now());
+        queue_.candidates(worker, kLookAtOnce, runs_.steady_now());
     if (turns.empty()) return std::nullopt;
     for (const QueuedReplay& turn : turns) {
       std::optional<ReplayRow> replay = ledger::find_replay(connection, turn.run, turn.replay);
@@ -211,20 +208,20 @@ std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
       // Nor may one of this group have put the worker into quarantine.
       const bool believed = !ledger::is_quarantined(connection, turn.run, worker.name);
       if (queued && believed && !better_left_to_others(connection, *replay, worker)) return replay;
-      worker.declined.insert(WorkBoard::key(turn));
+      worker.declined.insert(ReplayQueue::key(turn));
     }
   }
 }
 
 void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
                             bool on_verifier) {
-  WorkBoard& board = notifiers_.work;
-  transaction.on_rollback([&board, entry, on_verifier] {
-    if (on_verifier) board.lease_undone(entry.run);
-    board.add(entry);
+  ReplayQueue& queue = queue_;
+  transaction.on_rollback([&queue, entry, on_verifier] {
+    if (on_verifier) queue.lease_undone(entry.run);
+    queue.add(entry);
   });
-  board.remove(entry.run, entry.replay);
-  if (on_verifier) board.lease_began(entry.run, WorkBoard::of_case(entry));
+  queue.remove(entry.run, entry.replay);
+  if (on_verifier) queue.lease_began(entry.run, ReplayQueue::of_case(entry));
 }
 
 // True when a verifier speaks that the run believes, that has what it requires and is as `may`
@@ -234,13 +231,13 @@ bool Leases::others_speak(const ReplayRow& replay,
   return roll_.any(
       runs_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
         return may(name) && (!entry.profile || entry.profile->can.can_replay(replay.arm)) &&
-               notifiers_.work.suits(replay.run, name, entry.known());
+               queue_.suits(replay.run, name, entry.known());
       });
 }
 
 // A trainer takes what only it can do, and the rest while there is nobody else for it.
 bool Leases::better_left_to_others(Connection& connection, const ReplayRow& replay,
-                                   const WorkBoard::Worker& worker) const {
+                                   const ReplayQueue::Worker& worker) const {
   if (replay.on_trainer) return false;
   const std::set<std::string> refused = queued(connection, replay).refused_by;
   if (worker.trainer_of != 0) {
@@ -377,7 +374,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
                              now);
     replay.token = lease.token;
     transaction.on_commit(
-        [&board = notifiers_.work, entry = queued(connection, replay)] { board.add(entry); });
+        [&queue = queue_, entry = queued(connection, replay)] { queue.add(entry); });
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
@@ -391,7 +388,7 @@ void Leases::end_on_commit(LedgerTransaction& transaction, int64_t lease,
 }
 
 void Leases::watch_unserved(Ledger& ledger) {
-  UnservedReplays::Look look = unserved_.look(notifiers_.work, roll_, runs_.steady_now());
+  UnservedReplays::Look look = unserved_.look(queue_, roll_, runs_.steady_now());
   metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
@@ -404,9 +401,8 @@ void Leases::watch_unserved(Ledger& ledger) {
         });
     if (!accepted) unserved_.not_told(run);
   }
-  for (QueuedReplay& entry : notifiers_.work.for_trainers()) {
-    if (!notifiers_.work.trainer_can(entry.run, entry.arm))
-      look.to_fail.push_back(std::move(entry));
+  for (QueuedReplay& entry : queue_.for_trainers()) {
+    if (!queue_.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));
   }
   for (QueuedReplay& entry : look.to_fail) {
     const bool accepted =
@@ -429,8 +425,7 @@ void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) 
                                  : fmt::format("{} it: {}", kNobodyCan, *replay->fail_reason);
   ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
                            runs_.now());
-  transaction.on_commit(
-      [&board = notifiers_.work, entry] { board.remove(entry.run, entry.replay); });
+  transaction.on_commit([&queue = queue_, entry] { queue.remove(entry.run, entry.replay); });
   replay_failed({runs_, transaction}, *replay, reason);
 }
 

@@ -4,9 +4,9 @@
 // asked for what only it can do, and for its own run's other replays while no verifier speaks that
 // has what the run requires.
 //
-// What waits, and whose turn it is, is the work board's (work_board.h). A replay that is granted is
-// taken off the board at once, so that no other write of the same group grants it too, and comes
-// back when the grant is undone; everything else about the board follows a commit.
+// What waits, and whose turn it is, is the replay queue's (replay_queue.h). A replay that is
+// granted is taken off the queue at once, so that no other write of the same group grants it too,
+// and comes back when the grant is undone; everything else about the queue follows a commit.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,10 @@
 #include <string>
 
 #include "controller/leases/held_leases.h"
+#include "controller/leases/replay_queue.h"
 #include "controller/leases/unserved_replays.h"
 #include "controller/leases/verifier_roll.h"
-#include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
@@ -28,23 +27,23 @@ namespace gnomon {
 
 class Leases {
  public:
-  Leases(RunCache& runs, Metrics& metrics, ChangeNotifiers& notifiers);
+  Leases(RunCache& runs, Metrics& metrics, ReplayQueue& queue);
 
-  // Gives every live lease of the ledger a fresh TTL and puts on the board what is queued. Once,
+  // Gives every live lease of the ledger a fresh TTL and puts on the queue what is queued. Once,
   // before the first request. The leases and replays of a run that is set aside are left as they
   // are.
   void restore(LedgerTransaction& transaction);
 
   // Somebody asks for work and waits for it up to `wait_seconds`; from now on a verifier counts as
-  // one that speaks. As the board knows it. Throws Refusal (400), whether there is work or not.
-  WorkBoard::Worker asks(const LeaseRequest& request, double wait_seconds);
-  // What the board has for it.
-  bool has_work_for(const WorkBoard::Worker& worker) const;
+  // one that speaks. As the queue knows it. Throws Refusal (400), whether there is work or not.
+  ReplayQueue::Worker asks(const LeaseRequest& request, double wait_seconds);
+  // What the queue has for it.
+  bool has_work_for(const ReplayQueue::Worker& worker) const;
   // The replay whose turn it is; nothing when there is none for this worker, which then has
-  // declined what the board had for it. One that it has failed is left to the others, as long as
+  // declined what the queue had for it. One that it has failed is left to the others, as long as
   // there is one that speaks, has what the run requires and has not failed it: a broken verifier is
   // always the first to ask again.
-  std::optional<Lease> grant(LedgerTransaction& transaction, WorkBoard::Worker& worker);
+  std::optional<Lease> grant(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
   // These throw Refusal: 404 for a lease that never was, 409 when it is not held with this token
   // any more.
   void heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat);
@@ -69,8 +68,8 @@ class Leases {
   bool others_speak(const ReplayRow& replay,
                     const std::function<bool(const std::string& name)>& may) const;
   bool better_left_to_others(Connection& connection, const ReplayRow& replay,
-                             const WorkBoard::Worker& worker) const;
-  std::optional<ReplayRow> next_for(LedgerTransaction& transaction, WorkBoard::Worker& worker);
+                             const ReplayQueue::Worker& worker) const;
+  std::optional<ReplayRow> next_for(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
   void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
   LeaseRow live_row(LedgerTransaction& transaction, int64_t lease, int64_t token);
   void check_repeat(Connection& connection, const LeaseRow& lease,
@@ -83,7 +82,7 @@ class Leases {
 
   RunCache& runs_;
   Metrics& metrics_;
-  ChangeNotifiers& notifiers_;
+  ReplayQueue& queue_;
   VerifierRoll roll_;
   HeldLeases held_;
   UnservedReplays unserved_;

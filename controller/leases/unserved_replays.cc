@@ -32,8 +32,8 @@ int64_t& count_of(Reason reason, UnservedCounts& counts) {
 
 std::string or_unsaid(const std::string& text) { return text.empty() ? "(not said)" : text; }
 
-std::string words(const WorkBoard::Terms& terms, const QueuedReplay& replay, int64_t count,
-                  Reason reason) {
+std::string words(const ReplayQueue::SchedulingTerms& terms, const QueuedReplay& replay,
+                  int64_t count, Reason reason) {
   const std::string waiting = count == 1 ? "1 replay waits" : fmt::format("{} replays wait", count);
   switch (reason) {
     case Reason::kNoVerifier:
@@ -61,7 +61,8 @@ std::string words(const WorkBoard::Terms& terms, const QueuedReplay& replay, int
 }
 
 // Why nobody who speaks could do the replay on these terms; nothing when somebody could.
-std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Terms& terms,
+std::optional<Reason> why_unserved(const VerifierRoll& roll,
+                                   const ReplayQueue::SchedulingTerms& terms,
                                    const QueuedReplay& replay, double now) {
   Reason reason = Reason::kNoVerifier;
   const bool served = roll.any(now, [&](const std::string& name, const VerifierRoll::Entry& entry) {
@@ -82,7 +83,7 @@ std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Te
 
 }  // namespace
 
-UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const VerifierRoll& roll,
+UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue, const VerifierRoll& roll,
                                             double now) {
   // Most runs require the same, and most replays are of one arm.
   using Asked = std::tuple<std::vector<std::string>, std::set<std::string>, std::string,
@@ -90,14 +91,14 @@ UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const Verifi
   std::map<Asked, std::optional<Reason>> reasons;
   Look result;
   std::map<int64_t, Waiting> waiting;
-  std::map<WorkBoard::Key, double> unsupported_since;
+  std::map<ReplayQueue::Key, double> unsupported_since;
   const std::lock_guard lock(mutex_);
-  for (const WorkBoard::Backlog& run : board.backlog()) {
-    const WorkBoard::Terms& terms = run.terms;
+  for (const ReplayQueue::Backlog& run : queue.backlog()) {
+    const ReplayQueue::SchedulingTerms& terms = run.terms;
     std::map<Reason, std::pair<const QueuedReplay*, int64_t>> unserved;  // the first one, how many
     for (const QueuedReplay& replay : run.replays) {
       const bool refused = std::ranges::any_of(replay.refused_by, is_trainer);
-      if (terms.trainer_replays && !refused && board.trainer_can(run.run, replay.arm)) continue;
+      if (terms.trainer_replays && !refused && queue.trainer_can(run.run, replay.arm)) continue;
       const auto [known, fresh] =
           reasons.try_emplace({terms.requirements, terms.quarantined, terms.checkpoint_format,
                                terms.framework, replay.arm, replay.refused_by},
@@ -109,9 +110,9 @@ UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const Verifi
       unserved.try_emplace(reason, &replay, 0).first->second.second += 1;
       // Who could do the rest of it speaks, and nobody else is waited for.
       if (reason != Reason::kArm && !terms.trainer_replays) continue;
-      const auto before = unsupported_since_.find(WorkBoard::key(replay));
+      const auto before = unsupported_since_.find(ReplayQueue::key(replay));
       const double since = before == unsupported_since_.end() ? now : before->second;
-      unsupported_since[WorkBoard::key(replay)] = since;
+      unsupported_since[ReplayQueue::key(replay)] = since;
       if (now >= since + kGiveUpSeconds) result.to_fail.push_back(replay);
     }
     if (unserved.empty()) continue;

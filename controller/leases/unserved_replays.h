@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/leases/replay_queue.h"
 #include "controller/leases/verifier_roll.h"
-#include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
 
 namespace gnomon {
@@ -27,11 +27,11 @@ class UnservedReplays {
   struct Look {
     UnservedCounts counts;
     std::vector<Notice> notices;        // to be told now; they are not given again
-    std::vector<QueuedReplay> to_fail;  // given again until they are off the board
+    std::vector<QueuedReplay> to_fail;  // given again until they are off the queue
   };
 
   // `now` in seconds of a clock that never jumps.
-  Look look(const WorkBoard& board, const VerifierRoll& roll, double now);
+  Look look(const ReplayQueue& queue, const VerifierRoll& roll, double now);
   // The notice could not be recorded: give it again.
   void not_told(int64_t run);
 
@@ -42,7 +42,7 @@ class UnservedReplays {
   };
   std::mutex mutex_;
   std::map<int64_t, Waiting> waiting_;  // by run
-  std::map<WorkBoard::Key, double> unsupported_since_;
+  std::map<ReplayQueue::Key, double> unsupported_since_;
 };
 
 }  // namespace gnomon

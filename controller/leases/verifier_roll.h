@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "controller/leases/work_board.h"
+#include "controller/leases/replay_queue.h"
 
 namespace gnomon {
 

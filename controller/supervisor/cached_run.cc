@@ -16,10 +16,11 @@ Fingerprint fingerprint_of(Connection& connection, const CachedRun& run, int64_t
                                  : run.registration.fingerprint;
 }
 
-WorkBoard::Terms terms_of(Connection& connection, const CachedRun& run) {
+ReplayQueue::SchedulingTerms terms_of(Connection& connection, const CachedRun& run) {
   const decide::Policy::Verifier& verifier = run.policy.verifier;
   const RunRegistration& registration = run.registration;
-  WorkBoard::Terms terms{verifier.share, verifier.requirements, registration.trainer_replays};
+  ReplayQueue::SchedulingTerms terms{verifier.share, verifier.requirements,
+                                     registration.trainer_replays};
   terms.checkpoint_format = registration.checkpoint_format;
   terms.framework = registration.framework;
   // A replay runs where its run does unless the verifier was told otherwise, and a CPU is anywhere.

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "controller/decide/decide.h"
-#include "controller/leases/work_board.h"
+#include "controller/leases/replay_queue.h"
 #include "controller/metrics/totals.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
@@ -39,9 +39,9 @@ struct CachedRun {
 
 // What the bits of an attempt depend on.
 Fingerprint fingerprint_of(Connection& connection, const CachedRun& run, int64_t attempt);
-// What the work board goes by: the policy, the backend that the newest attempt runs on, and which
+// What the replay queue goes by: the policy, the backend that the newest attempt runs on, and which
 // verifiers are not believed.
-WorkBoard::Terms terms_of(Connection& connection, const CachedRun& run);
+ReplayQueue::SchedulingTerms terms_of(Connection& connection, const CachedRun& run);
 // The answer to a report, of which so much is new and so much was on record.
 ReportAck report_ack(LedgerTransaction& transaction, CachedRun& run, int64_t accepted,
                      int64_t repeated);

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <utility>
 
-#include "controller/leases/work_board.h"
 #include "controller/supervisor/stream_tail.h"
 
 namespace gnomon {
@@ -82,11 +81,9 @@ class StreamNotifier : public ChangeNotifier {
 // The notifiers of the daemon.
 struct ChangeNotifiers {
   ChangeNotifier::Dispatcher dispatcher;  // set before the first waiter
-  WorkBoard work;                         // replays that wait for a verifier
   RunNotifiers directives{&dispatcher};   // a directive was issued to a run
   StreamNotifier stream{&dispatcher};     // a row was added to the stream
   void notify_all() {
-    work.wake_all();
     directives.notify_all();
     stream.notify_all();
   }

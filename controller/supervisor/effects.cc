@@ -45,7 +45,7 @@ void apply(const EffectContext& context, const decide::OrderReplay& order) {
   row.ordered_at = context.time;
   ledger::insert(context.transaction.connection(), row);
   context.transaction.on_commit(
-      [&board = context.notifiers.work, entry = queued_replay(row)] { board.add(entry); });
+      [&queue = context.queue, entry = queued_replay(row)] { queue.add(entry); });
 }
 
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
@@ -60,8 +60,8 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
   Connection& connection = context.transaction.connection();
   ledger::close_window(connection, context.run, close.window, close.outcome, close, context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
-    context.transaction.on_commit([&board = context.notifiers.work, run = context.run,
-                                   window = close.window] { board.cancel(run, window); });
+    context.transaction.on_commit([&queue = context.queue, run = context.run,
+                                   window = close.window] { queue.cancel(run, window); });
   }
   update_numbers(context, [close](RunNumbers& numbers) {
     numbers.windows[close.outcome] += 1;
@@ -114,8 +114,8 @@ void apply(const EffectContext& context, const decide::QuarantineVerifier& quara
   Connection& connection = context.transaction.connection();
   ledger::insert_quarantine(connection, context.run, quarantine.verifier, quarantine.reason,
                             context.time);
-  context.transaction.on_commit([&board = context.notifiers.work, run = context.run,
-                                 name = quarantine.verifier] { board.quarantine(run, name); });
+  context.transaction.on_commit([&queue = context.queue, run = context.run,
+                                 name = quarantine.verifier] { queue.quarantine(run, name); });
   const ledger::AuditedBy gnomond(connection, "");  // whoever's report has led to it
   ledger::insert_audit(connection, context.time, context.run, "quarantine",
                        fmt::format("{}: {}", quarantine.verifier, quarantine.reason));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "controller/decide/events.h"
+#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/change_notifier.h"
 #include "storage/ledger.h"
@@ -13,13 +14,14 @@ namespace gnomon {
 struct EffectContext {
   LedgerTransaction& transaction;
   Metrics& metrics;
+  ReplayQueue& queue;
   ChangeNotifiers& notifiers;
   int64_t run = 0;
   int64_t event_seq = 0;
   double time = 0;
 };
 
-// As the work board has it.
+// As the replay queue has it.
 QueuedReplay queued_replay(const ReplayRow& row);
 
 void apply_effect(const EffectContext& context, const decide::Effect& effect);

@@ -75,7 +75,7 @@ void tell_set_aside(WriteContext write, const SetAsideRuns::Entry& entry) {
   }
   write.transaction.on_commit([&runs = write.runs, id = entry.run] {
     runs.deadlines().set(id, std::numeric_limits<double>::infinity());
-    runs.notifiers().work.forget_run(id);
+    runs.queue().forget_run(id);
   });
   Connection& connection = write.transaction.connection();
   const std::optional<RunRow> row = ledger::load_run(connection, entry.run);

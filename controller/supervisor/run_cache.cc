@@ -21,9 +21,11 @@ constexpr double kTickAgainSeconds = 60;  // after a tick that failed or changed
 
 }  // namespace
 
-RunCache::RunCache(Metrics& metrics, ChangeNotifiers& notifiers, RunCacheOptions options,
-                   std::function<double()> now, std::function<double()> steady_now)
+RunCache::RunCache(Metrics& metrics, ReplayQueue& queue, ChangeNotifiers& notifiers,
+                   RunCacheOptions options, std::function<double()> now,
+                   std::function<double()> steady_now)
     : metrics_(metrics),
+      queue_(queue),
       notifiers_(notifiers),
       options_(std::move(options)),
       now_(std::move(now)),
@@ -77,7 +79,7 @@ void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
     set_aside_.forget(id);
     metrics_.drop_run_at(id, steady_now());
     verdicts_.forget(id);
-    notifiers_.work.forget_run(id);
+    queue_.forget_run(id);
     notifiers_.directives.of(id).notify_all();
     const std::lock_guard lock(heard_mutex_);
     heard_at_.erase(id);
@@ -115,7 +117,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     effects.insert(effects.end(), of_event.begin(), of_event.end());
     late_effects.emplace_back([this, &transaction, id, of_event, seq, time] {
       for (const decide::Effect& effect : of_event) {
-        apply_effect({transaction, metrics_, notifiers_, id, seq, time}, effect);
+        apply_effect({transaction, metrics_, queue_, notifiers_, id, seq, time}, effect);
       }
     });
   };
@@ -126,7 +128,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     run.save_due = false;
     save_at_end(transaction, run);
   }
-  notifiers_.work.set_terms(id, terms_of(connection, run));
+  queue_.set_terms(id, terms_of(connection, run));
   if (run.life != "live") forget_when_ended(transaction, id);
   return run;
 }
@@ -173,8 +175,8 @@ bool RunCache::readable(LedgerTransaction& transaction, int64_t run) {
 
 void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const CachedRun& run) {
   transaction.on_commit(
-      [&board = notifiers_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
-        board.set_terms(id, terms);
+      [&queue = queue_, id = run.id, terms = terms_of(transaction.connection(), run)] {
+        queue.set_terms(id, terms);
       });
 }
 
@@ -203,7 +205,7 @@ std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, 
     throw Error(fmt::format("the decision core failed on {} of {}, nothing of it was recorded: {}",
                             decide::event_type(event), run.label, error.what()));
   }
-  const EffectContext context{transaction, metrics_, notifiers_, run.id, run.seq, time};
+  const EffectContext context{transaction, metrics_, queue_, notifiers_, run.id, run.seq, time};
   for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }

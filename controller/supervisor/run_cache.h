@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/notify/outbox.h"
 #include "controller/supervisor/cached_run.h"
@@ -37,8 +38,9 @@ struct RunCacheOptions {
 class RunCache {
  public:
   // `now` in seconds since the epoch; `steady_now` in seconds of a clock that never jumps.
-  RunCache(Metrics& metrics, ChangeNotifiers& notifiers, RunCacheOptions options,
-           std::function<double()> now, std::function<double()> steady_now);
+  RunCache(Metrics& metrics, ReplayQueue& queue, ChangeNotifiers& notifiers,
+           RunCacheOptions options, std::function<double()> now,
+           std::function<double()> steady_now);
 
   // Rebuilds the metrics and the deadlines from the ledger; to be called once, before the first
   // request. The decision states are cached when they are first needed. A run that cannot be read
@@ -106,6 +108,7 @@ class RunCache {
   // Before a scrape: the verdict, and what ages with the clock.
   void show_verdicts();
   Metrics& metrics() { return metrics_; }
+  ReplayQueue& queue() { return queue_; }
   ChangeNotifiers& notifiers() { return notifiers_; }
 
   double now() const { return now_(); }
@@ -117,6 +120,7 @@ class RunCache {
   CachedRun read_run(Connection& connection, const RunRow& row, const LateEffects& late);
 
   Metrics& metrics_;
+  ReplayQueue& queue_;
   ChangeNotifiers& notifiers_;
   RunCacheOptions options_;
   std::function<double()> now_;

@@ -233,10 +233,15 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
   double steady = 1000;
   std::optional<Ledger> ledger;
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
-  RunCache cache{metrics, notifiers, RunCacheOptions{test_policy(), 3600},
-                 [this] { return 1e9 + steady; }, [this] { return steady; }};
-  Leases leases{cache, metrics, notifiers};
+  RunCache cache{metrics,
+                 queue,
+                 notifiers,
+                 RunCacheOptions{test_policy(), 3600},
+                 [this] { return 1e9 + steady; },
+                 [this] { return steady; }};
+  Leases leases{cache, metrics, queue};
 };
 
 TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithAgain) {
@@ -302,7 +307,7 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
   for (const auto& [name, call] : calls) {
     const int64_t run = begin(name);
     runs[run] = name;
-    WorkBoard::Worker worker = leases.asks({"verifier:1", test_fingerprint()}, 0);
+    ReplayQueue::Worker worker = leases.asks({"verifier:1", test_fingerprint()}, 0);
     write([&](LedgerTransaction& transaction) {
       leases.grant(transaction, worker);
       override_run({cache, transaction}, run, {"pause", "", "", "mira", "test", 0});

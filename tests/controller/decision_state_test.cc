@@ -34,7 +34,7 @@ class DecisionStateTest : public LedgerTest {
   }
   std::unique_ptr<RunCache> make_runs() {
     return std::make_unique<RunCache>(
-        metrics_, notifiers_, RunCacheOptions{"", 3600}, [this] { return 1e9 + clock_; },
+        metrics_, queue_, notifiers_, RunCacheOptions{"", 3600}, [this] { return 1e9 + clock_; },
         [this] { return clock_; });
   }
   static StepReport step(int64_t number, int64_t attempt = 1) {
@@ -77,6 +77,7 @@ class DecisionStateTest : public LedgerTest {
   double clock_ = 100;
   Ledger ledger_;
   Metrics metrics_;
+  ReplayQueue queue_;
   ChangeNotifiers notifiers_;
   std::unique_ptr<RunCache> runs_;
   int64_t run_ = 0;

@@ -30,7 +30,7 @@ class LeaseAbilitiesTest : public LeasesTest {
   void order_arm(int64_t replay, const std::string& arm) {
     write([&](LedgerTransaction& transaction) {
       decide::OrderReplay effect{{replay, 1, test::any_word(arm), "", "triage", true}};
-      apply_effect({transaction, *metrics_, *notifiers_, run_, 1, 0}, effect);
+      apply_effect({transaction, *metrics_, *queue_, *notifiers_, run_, 1, 0}, effect);
     });
   }
   void refuse(const Lease& lease, const std::string& reason) {
@@ -79,9 +79,9 @@ TEST_F(LeaseAbilitiesTest, AnArmIsLeftToWhoKnowsIt) {
 }
 
 TEST_F(LeaseAbilitiesTest, OneWhoWaitsIsWokenForWhatItCanDoAlone) {
-  const WorkBoard::Worker worker = leases_->asks(asker("p:1", {.arms = {"bf16"}}), 30);
+  const ReplayQueue::Worker worker = leases_->asks(asker("p:1", {.arms = {"bf16"}}), 30);
   int woken = 0;
-  ASSERT_NE(notifiers_->work.wait(worker, [&] { ++woken; }), 0u);
+  ASSERT_NE(queue_->wait(worker, [&] { ++woken; }), 0u);
   order_arm(1, "scores");
   EXPECT_EQ(woken, 0);
   order_arm(2, "bf16");
@@ -129,7 +129,7 @@ TEST_F(LeaseAbilitiesTest, AnArmThatNobodyKnowsIsGivenUpSoon) {
   watch(3);
   EXPECT_EQ(replay_state(1), "failed");
   EXPECT_EQ(fail_reason(1), "no verifier that speaks can do the arm scores");
-  EXPECT_EQ(notifiers_->work.queued(), 0);
+  EXPECT_EQ(queue_->queued(), 0);
 }
 
 TEST_F(LeaseAbilitiesTest, WhatEverybodyRefusesIsGivenUpWithTheReason) {

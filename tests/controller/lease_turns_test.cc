@@ -1,4 +1,4 @@
-// Who is given what: labels, shares, the work board beside the ledger.
+// Who is given what: labels, shares, the replay queue beside the ledger.
 #include <future>
 #include <map>
 
@@ -123,7 +123,7 @@ TEST_F(LeaseTurnsTest, WritesOfOneGroupNeverGrantAReplayTwice) {
   std::promise<void> all_posted;
   std::future<void> gate = all_posted.get_future();
   ASSERT_TRUE(ledger_.post([&](LedgerTransaction&) { gate.wait(); }, [](std::exception_ptr) {}));
-  std::vector<WorkBoard::Worker> workers;
+  std::vector<ReplayQueue::Worker> workers;
   for (int i = 0; i < 3; ++i) {
     workers.push_back(leases_->asks(LeaseRequest{fmt::format("v:{}", i), {}}, 0));
   }
@@ -146,13 +146,13 @@ TEST_F(LeaseTurnsTest, WritesOfOneGroupNeverGrantAReplayTwice) {
 TEST_F(LeaseTurnsTest, AGrantThatIsUndoneLeavesTheReplayToTheNext) {
   order(1);
   const auto grant_and = [&](const std::function<void(Connection&)>& harm) {
-    WorkBoard::Worker worker = leases_->asks(LeaseRequest{"v:1", {}}, 0);
+    ReplayQueue::Worker worker = leases_->asks(LeaseRequest{"v:1", {}}, 0);
     EXPECT_ANY_THROW(write([&](LedgerTransaction& transaction) {
       EXPECT_TRUE(leases_->grant(transaction, worker).has_value());
-      EXPECT_EQ(notifiers_->work.queued(), 0);
+      EXPECT_EQ(queue_->queued(), 0);
       harm(transaction.connection());
     }));
-    EXPECT_EQ(notifiers_->work.queued(), 1);
+    EXPECT_EQ(queue_->queued(), 1);
     EXPECT_EQ(replay_state(1), "queued");
   };
   grant_and([](Connection&) { throw Error("no"); });
@@ -165,17 +165,17 @@ TEST_F(LeaseTurnsTest, AReplayWhoseOrderIsUndoneIsNeverOnTheBoard) {
     order(transaction, run_, 1);
     throw Error("no");
   }));
-  EXPECT_EQ(notifiers_->work.queued(), 0);
+  EXPECT_EQ(queue_->queued(), 0);
 }
 
 TEST_F(LeaseTurnsTest, AClosedWindowTakesItsReplaysOffTheBoard) {
   order(1);
   write([&](LedgerTransaction& transaction) {
-    apply_effect({transaction, *metrics_, *notifiers_, run_, 2, 0},
+    apply_effect({transaction, *metrics_, *queue_, *notifiers_, run_, 2, 0},
                  decide::CloseWindow{{}, 1, "skipped"});
   });
   EXPECT_EQ(replay_state(1), "cancelled");
-  EXPECT_EQ(notifiers_->work.queued(), 0);
+  EXPECT_EQ(queue_->queued(), 0);
 }
 
 TEST_F(LeaseTurnsTest, AfterARestartTheBoardHasWhatIsQueuedAndNothingElse) {
@@ -185,7 +185,7 @@ TEST_F(LeaseTurnsTest, AfterARestartTheBoardHasWhatIsQueuedAndNothingElse) {
   complete(done.lease, done.token);
   fail(grant("v:7").value(), true);  // 2, queued again
   make_controller();
-  EXPECT_EQ(notifiers_->work.queued(), 2);
+  EXPECT_EQ(queue_->queued(), 2);
   const Lease next = grant("v:8").value();
   EXPECT_EQ(next.task.replay, 2);
   EXPECT_EQ(next.token, 2);

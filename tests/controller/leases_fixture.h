@@ -31,12 +31,13 @@ class LeasesTest : public LedgerTest {
   // As after a restart: nothing but the ledger is left.
   void make_controller() {
     metrics_ = std::make_unique<Metrics>();
+    queue_ = std::make_unique<ReplayQueue>();
     notifiers_ = std::make_unique<ChangeNotifiers>();
     runs_ = std::make_unique<RunCache>(
-        *metrics_, *notifiers_,
+        *metrics_, *queue_, *notifiers_,
         RunCacheOptions{"[verifier]\nlease_ttl_seconds = 10.0\nattempts_max = 2\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
-    leases_ = std::make_unique<Leases>(*runs_, *metrics_, *notifiers_);
+    leases_ = std::make_unique<Leases>(*runs_, *metrics_, *queue_);
     write([&](LedgerTransaction& transaction) { leases_->restore(transaction); });
   }
   void write(const Ledger::Write& action) { ledger_.write(action); }
@@ -47,7 +48,7 @@ class LeasesTest : public LedgerTest {
     decide::OrderReplay effect{{replay, 1, "bf16", "", "shadow", true}};
     effect.priority = priority;
     effect.on_trainer = on_trainer;
-    apply_effect({transaction, *metrics_, *notifiers_, run, 1, time}, effect);
+    apply_effect({transaction, *metrics_, *queue_, *notifiers_, run, 1, time}, effect);
   }
   void order(int64_t replay, int64_t priority = 0) {
     write([&](LedgerTransaction& transaction) { order(transaction, run_, replay, priority); });
@@ -75,7 +76,7 @@ class LeasesTest : public LedgerTest {
     return run;
   }
   std::optional<Lease> grant(const LeaseRequest& request) {
-    WorkBoard::Worker worker = leases_->asks(request, 0);
+    ReplayQueue::Worker worker = leases_->asks(request, 0);
     std::optional<Lease> lease;
     write([&](LedgerTransaction& transaction) { lease = leases_->grant(transaction, worker); });
     return lease;
@@ -113,7 +114,7 @@ class LeasesTest : public LedgerTest {
   }
   void quarantine(const std::string& verifier) {
     write([&](LedgerTransaction& transaction) {
-      apply_effect({transaction, *metrics_, *notifiers_, run_, 1, 0},
+      apply_effect({transaction, *metrics_, *queue_, *notifiers_, run_, 1, 0},
                    decide::QuarantineVerifier{verifier, "computes wrongly"});
     });
   }
@@ -135,6 +136,7 @@ class LeasesTest : public LedgerTest {
 
   double clock_ = 1000;
   Ledger ledger_;
+  std::unique_ptr<ReplayQueue> queue_;
   std::unique_ptr<ChangeNotifiers> notifiers_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<RunCache> runs_;

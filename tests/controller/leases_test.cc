@@ -255,7 +255,7 @@ TEST_F(LeasesTest, WhatOneIsToAvoidAndTheOtherHasFailedIsStillDone) {
   write([&](LedgerTransaction& transaction) {
     decide::OrderReplay effect{1, 1, "plan", "", "probe", true};
     effect.avoid = "first";
-    apply_effect({transaction, *metrics_, *notifiers_, run_, 1, 0}, effect);
+    apply_effect({transaction, *metrics_, *queue_, *notifiers_, run_, 1, 0}, effect);
   });
   EXPECT_FALSE(grant("first").has_value()) << "there is another one";
   fail(grant("second").value(), true);

@@ -13,16 +13,17 @@ namespace {
 struct Parts {
   TemporaryDirectory folder;
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
-  RunCache runs{metrics, notifiers, {}, [] { return 0.0; }, [] { return 0.0; }};
-  Leases leases{runs, metrics, notifiers};
+  RunCache runs{metrics, queue, notifiers, {}, [] { return 0.0; }, [] { return 0.0; }};
+  Leases leases{runs, metrics, queue};
   Ledger ledger{{.file = folder / "ledger.sqlite",
                  .queue_max = 16,
                  .readers = 1,
                  .on_commit = {},
                  .on_outcome = {}}};
   Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
-  Services services{ledger, runs, leases, metrics, notifiers, guard, ""};
+  Services services{ledger, runs, leases, metrics, queue, notifiers, guard, ""};
 };
 
 }  // namespace

@@ -18,9 +18,10 @@ namespace {
 TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   Ledger ledger(options());
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
   RunCache runs(
-      metrics, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
   int64_t run = 0;
   ledger.write([&](LedgerTransaction& transaction) {
     run = parse_run_id(register_run({runs, transaction}, small_registration()).run);
@@ -49,9 +50,10 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
 TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   Ledger ledger(options());
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
   RunCache runs(
-      metrics, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
   RunRegistration run = small_registration();
   run.fingerprint.device = std::string(300, 'd');
   const auto post = [&] {
@@ -74,9 +76,10 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
 TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   Ledger ledger(options());
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
   RunCache runs(
-      metrics, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 1e3; });
+      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 1e3; });
   RunRegistration run = small_registration();
   const auto known_to_core = [&] {
     Capabilities known;
@@ -119,8 +122,13 @@ class EndedRunTest : public LedgerTest {
   double steady = 1000;
   Ledger ledger{options()};
   Metrics metrics;
+  ReplayQueue queue;
   ChangeNotifiers notifiers;
-  RunCache runs{metrics, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; },
+  RunCache runs{metrics,
+                queue,
+                notifiers,
+                RunCacheOptions{"", 3600},
+                [] { return 1e9; },
                 [this] { return steady; }};
 };
 

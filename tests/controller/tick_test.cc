@@ -34,7 +34,8 @@ class TickTest : public LedgerTest {
   void make_runs() {
     metrics_ = std::make_unique<Metrics>();
     runs_ = std::make_unique<RunCache>(
-        *metrics_, notifiers_, RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
+        *metrics_, queue_, notifiers_,
+        RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
     ledger_.read([&](Connection& connection) { runs_->restore(connection); });
   }
@@ -89,6 +90,7 @@ class TickTest : public LedgerTest {
   int64_t ticks() { return number(ledger_, "SELECT count(*) FROM events WHERE type = 'tick'"); }
 
   Ledger ledger_;
+  ReplayQueue queue_;
   ChangeNotifiers notifiers_;
   double clock_ = 0;
   std::unique_ptr<Metrics> metrics_;

@@ -33,7 +33,7 @@ class OutboxTest : public LedgerTest {
     metrics_ = std::make_unique<Metrics>();
     outbox_ = std::make_unique<Outbox>(*metrics_, waiting_max);
     runs_ = std::make_unique<RunCache>(
-        *metrics_, notifiers_,
+        *metrics_, queue_, notifiers_,
         RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600, {}, outbox_.get()},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
   }
@@ -90,6 +90,7 @@ class OutboxTest : public LedgerTest {
   }
 
   Ledger ledger_;
+  ReplayQueue queue_;
   ChangeNotifiers notifiers_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Outbox> outbox_;

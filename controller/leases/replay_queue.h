@@ -52,7 +52,7 @@ struct VerifierProfile {
   Abilities can;
 };
 
-class WorkBoard {
+class ReplayQueue {
  public:
   // Run, replay and token.
   using Key = std::tuple<int64_t, int64_t, int64_t>;
@@ -65,7 +65,7 @@ class WorkBoard {
     std::set<Key> declined = {};  // what it was found unable to do
     Abilities can = {};
   };
-  struct Terms {
+  struct SchedulingTerms {
     double share = 1;
     std::vector<std::string> requirements = {};
     bool trainer_replays = false;  // the run's trainer does its replays while nobody else can
@@ -79,11 +79,11 @@ class WorkBoard {
     bool met_by(const Labels& labels, const Abilities& can) const {
       return fits(labels, requirements) && readable_by(can);
     }
-    bool operator==(const Terms&) const = default;
+    bool operator==(const SchedulingTerms&) const = default;
   };
 
-  // Terms of a run; those of one that was never set are the defaults. Wakes who fits now.
-  void set_terms(int64_t run, Terms terms);
+  // SchedulingTerms of a run; those of one that was never set are the defaults. Wakes who fits now.
+  void set_terms(int64_t run, SchedulingTerms terms);
   // Adds to those whom the run does not believe.
   void quarantine(int64_t run, const std::string& name);
   // A verifier of this name is believed and has what the run wants, by its terms. One that is not
@@ -105,7 +105,7 @@ class WorkBoard {
   struct Backlog {
     int64_t run = 0;
     std::vector<QueuedReplay> replays;
-    Terms terms;
+    SchedulingTerms terms;
   };
   std::vector<Backlog> backlog() const;
   // Those that only a run's trainer can do.
@@ -126,10 +126,10 @@ class WorkBoard {
   // must be short. 0, and nothing is registered, when there is something now.
   uint64_t wait(const Worker& worker, std::function<void()> wake);
   // Takes a wait back; its callback may just be running. False when it has been woken: whoever then
-  // leaves without work calls stir().
+  // leaves without work calls wake_matching().
   bool forget(uint64_t ticket);
   // Wakes a worker for each replay in the queue that one who waits may try.
-  void stir();
+  void wake_matching();
   // Wakes everybody.
   void wake_all();
 
@@ -137,7 +137,7 @@ class WorkBoard {
   // The highest priority, then age.
   using Order = std::tuple<int64_t, double, int64_t>;
   struct Run {
-    Terms terms;
+    SchedulingTerms terms;
     Abilities trainer;  // what its trainer can do
     int64_t leases = 0;
     int64_t cases_in_row = 0;              // the newest leases, all of a case

@@ -1,4 +1,4 @@
-#include "controller/leases/work_board.h"
+#include "controller/leases/replay_queue.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ constexpr double kNewest = 0.25;  // of a mean, the newest value's part
 
 }  // namespace
 
-void WorkBoard::set_terms(int64_t id, Terms terms) {
+void ReplayQueue::set_terms(int64_t id, SchedulingTerms terms) {
   Wakes wakes;
   {
     const std::lock_guard lock(mutex_);
@@ -27,31 +27,32 @@ void WorkBoard::set_terms(int64_t id, Terms terms) {
   for (const auto& wake : wakes) wake();
 }
 
-void WorkBoard::quarantine(int64_t run, const std::string& name) {
+void ReplayQueue::quarantine(int64_t run, const std::string& name) {
   const std::lock_guard lock(mutex_);
   runs_[run].terms.quarantined.insert(name);
 }
 
-bool WorkBoard::suits(int64_t run, const std::string& name, const VerifierProfile* profile) const {
+bool ReplayQueue::suits(int64_t run, const std::string& name,
+                        const VerifierProfile* profile) const {
   const std::lock_guard lock(mutex_);
   const auto found = runs_.find(run);
   if (found == runs_.end()) return true;
-  const Terms& terms = found->second.terms;
+  const SchedulingTerms& terms = found->second.terms;
   return terms.believe(name) && (!profile || terms.met_by(profile->labels, profile->can));
 }
 
-void WorkBoard::trainer_asked(int64_t run, const Abilities& can) {
+void ReplayQueue::trainer_asked(int64_t run, const Abilities& can) {
   const std::lock_guard lock(mutex_);
   if (const auto found = runs_.find(run); found != runs_.end()) found->second.trainer = can;
 }
 
-bool WorkBoard::trainer_can(int64_t run, const std::string& arm) const {
+bool ReplayQueue::trainer_can(int64_t run, const std::string& arm) const {
   const std::lock_guard lock(mutex_);
   const auto found = runs_.find(run);
   return found == runs_.end() || found->second.trainer.can_replay(arm);
 }
 
-void WorkBoard::add(const QueuedReplay& entry) {
+void ReplayQueue::add(const QueuedReplay& entry) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
@@ -65,35 +66,35 @@ void WorkBoard::add(const QueuedReplay& entry) {
 }
 
 template <typename Chosen>
-void WorkBoard::drop(int64_t run, const Chosen& chosen) {
+void ReplayQueue::drop(int64_t run, const Chosen& chosen) {
   const std::lock_guard lock(mutex_);
   auto& queue = runs_[run].queue;
   std::erase_if(queue, [&](const auto& item) { return chosen(item.second); });
   if (queue.empty()) with_work_.erase(run);
 }
 
-void WorkBoard::remove(int64_t run, int64_t replay) {
+void ReplayQueue::remove(int64_t run, int64_t replay) {
   drop(run, [&](const QueuedReplay& entry) { return entry.replay == replay; });
 }
 
-void WorkBoard::forget_run(int64_t run) {
+void ReplayQueue::forget_run(int64_t run) {
   const std::lock_guard lock(mutex_);
   runs_.erase(run);
   with_work_.erase(run);
 }
 
-void WorkBoard::cancel(int64_t run, int64_t window) {
+void ReplayQueue::cancel(int64_t run, int64_t window) {
   drop(run, [&](const QueuedReplay& entry) { return entry.window == window; });
 }
 
-int64_t WorkBoard::queued() const {
+int64_t ReplayQueue::queued() const {
   const std::lock_guard lock(mutex_);
   int64_t count = 0;
   for (const int64_t run : with_work_) count += std::ssize(runs_.at(run).queue);
   return count;
 }
 
-std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
+std::vector<ReplayQueue::Backlog> ReplayQueue::backlog() const {
   const std::lock_guard lock(mutex_);
   std::vector<Backlog> all;
   for (const int64_t id : with_work_) {
@@ -107,7 +108,7 @@ std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
   return all;
 }
 
-std::vector<QueuedReplay> WorkBoard::for_trainers() const {
+std::vector<QueuedReplay> ReplayQueue::for_trainers() const {
   const std::lock_guard lock(mutex_);
   std::vector<QueuedReplay> all;
   for (const int64_t id : with_work_) {
@@ -118,18 +119,18 @@ std::vector<QueuedReplay> WorkBoard::for_trainers() const {
   return all;
 }
 
-bool WorkBoard::of_case(const QueuedReplay& entry) {
+bool ReplayQueue::of_case(const QueuedReplay& entry) {
   return entry.priority > decide::kPriorityShadow;
 }
 
-void WorkBoard::lease_began(int64_t run, bool of_case) {
+void ReplayQueue::lease_began(int64_t run, bool of_case) {
   const std::lock_guard lock(mutex_);
   Run& it = runs_[run];
   ++it.leases;
   it.cases_in_row = of_case ? it.cases_in_row + 1 : 0;
 }
 
-void WorkBoard::lease_ended(int64_t run, double seconds, double now) {
+void ReplayQueue::lease_ended(int64_t run, double seconds, double now) {
   const std::lock_guard lock(mutex_);
   Run& it = runs_[run];
   --it.leases;
@@ -138,13 +139,13 @@ void WorkBoard::lease_ended(int64_t run, double seconds, double now) {
   it.used_at = now;
 }
 
-void WorkBoard::lease_undone(int64_t run) {
+void ReplayQueue::lease_undone(int64_t run) {
   const std::lock_guard lock(mutex_);
   --runs_[run].leases;
 }
 
-std::vector<std::pair<WorkBoard::Run::Place, WorkBoard::Run::Place>> WorkBoard::Run::stretches()
-    const {
+std::vector<std::pair<ReplayQueue::Run::Place, ReplayQueue::Run::Place>>
+ReplayQueue::Run::stretches() const {
   constexpr double kOldest = -std::numeric_limits<double>::infinity();
   constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
   const Place shadows = queue.lower_bound({-decide::kPriorityShadow, kOldest, kFirst});
@@ -154,13 +155,13 @@ std::vector<std::pair<WorkBoard::Run::Place, WorkBoard::Run::Place>> WorkBoard::
   return {{shadows, others}, {queue.begin(), shadows}, {others, queue.end()}};
 }
 
-double WorkBoard::used_for_share(const Run& run, double now) {
+double ReplayQueue::used_for_share(const Run& run, double now) {
   const double lately = run.used * std::exp2((run.used_at - now) / kHalfLifeSeconds);
   const double under_way = static_cast<double>(run.leases) * run.lease_seconds;
   return (lately + under_way) / run.terms.share;
 }
 
-bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
+bool ReplayQueue::may_enter(const Worker& worker, int64_t id, const Run& run) {
   if (!run.terms.believe(worker.name)) return false;
   // A trainer is what its own run runs on.
   if (worker.trainer_of != 0) return worker.trainer_of == id;
@@ -168,7 +169,7 @@ bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
 }
 
 // A trainer that does not verify inline is there for what only it can do.
-bool WorkBoard::may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) {
+bool ReplayQueue::may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) {
   const bool fits =
       worker.trainer_of == 0 ? !entry.on_trainer : entry.on_trainer || run.terms.trainer_replays;
   return fits && entry.can_be_done_by(worker.name, worker.can) &&
@@ -176,8 +177,8 @@ bool WorkBoard::may_try(const Worker& worker, const Run& run, const QueuedReplay
 }
 
 // The queues of the runs are in order each, so the next turn is always the next of one of them.
-std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t most,
-                                                double now) const {
+std::vector<QueuedReplay> ReplayQueue::candidates(const Worker& worker, size_t most,
+                                                  double now) const {
   const std::lock_guard lock(mutex_);
   struct Place {
     const Run* run;
@@ -216,7 +217,7 @@ std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t mos
   return found;
 }
 
-bool WorkBoard::any_for(const Worker& worker) const {
+bool ReplayQueue::any_for(const Worker& worker) const {
   return std::ranges::any_of(with_work_, [&](int64_t id) {
     const Run& run = runs_.at(id);
     return may_enter(worker, id, run) && std::ranges::any_of(run.queue, [&](const auto& item) {
@@ -225,20 +226,20 @@ bool WorkBoard::any_for(const Worker& worker) const {
   });
 }
 
-uint64_t WorkBoard::wait(const Worker& worker, std::function<void()> wake) {
+uint64_t ReplayQueue::wait(const Worker& worker, std::function<void()> wake) {
   const std::lock_guard lock(mutex_);
   if (any_for(worker)) return 0;
   waiting_.emplace(next_ticket_, Waiting{worker, std::move(wake)});
   return next_ticket_++;
 }
 
-bool WorkBoard::forget(uint64_t ticket) {
+bool ReplayQueue::forget(uint64_t ticket) {
   const std::lock_guard lock(mutex_);
   return waiting_.erase(ticket) > 0;
 }
 
 // A verifier before a trainer, which would rather train; whoever has waited longest.
-std::function<void()> WorkBoard::take_waiter(const Run& run, const QueuedReplay& entry) {
+std::function<void()> ReplayQueue::take_waiter(const Run& run, const QueuedReplay& entry) {
   auto chosen = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     const Worker& worker = it->second.worker;
@@ -252,7 +253,7 @@ std::function<void()> WorkBoard::take_waiter(const Run& run, const QueuedReplay&
   return wake;
 }
 
-void WorkBoard::collect_wakes(const Run& run, Wakes& wakes) {
+void ReplayQueue::collect_wakes(const Run& run, Wakes& wakes) {
   for (const auto& [order, entry] : run.queue) {
     if (waiting_.empty()) return;
     if (auto wake = take_waiter(run, entry)) wakes.push_back(std::move(wake));
@@ -261,7 +262,7 @@ void WorkBoard::collect_wakes(const Run& run, Wakes& wakes) {
 
 // Thousands of runs may want what none of thousands of workers has: that is found out once for each
 // list of requirements.
-void WorkBoard::stir() {
+void ReplayQueue::wake_matching() {
   Wakes wakes;
   {
     const std::lock_guard lock(mutex_);
@@ -284,7 +285,7 @@ void WorkBoard::stir() {
   for (const auto& wake : wakes) wake();
 }
 
-void WorkBoard::wake_all() {
+void ReplayQueue::wake_all() {
   std::map<uint64_t, Waiting> all;
   {
     const std::lock_guard lock(mutex_);
