@@ -10,8 +10,8 @@
 namespace gnomon {
 
 HeldLeases::HeldLeases(const RunCache& runs, Metrics& metrics, ReplayQueue& queue,
-                       VerifierRoll& roll)
-    : runs_(runs), metrics_(metrics), queue_(queue), roll_(roll) {}
+                       VerifierRegistry& registry)
+    : runs_(runs), metrics_(metrics), queue_(queue), registry_(registry) {}
 
 HeldLease* HeldLeases::find(int64_t lease) {
   const auto found = held_.find(lease);
@@ -65,7 +65,7 @@ HeldLeases::Arrival::Arrival(HeldLeases& leases, int64_t lease, int64_t token,
     held->deadline = now + held->ttl;
     if (held->on_verifier) verifier = held->verifier;
   }
-  if (!verifier.empty()) leases_.roll_.spoke(verifier, now);
+  if (!verifier.empty()) leases_.registry_.record_contact(verifier, now);
 }
 
 HeldLeases::Arrival::~Arrival() {

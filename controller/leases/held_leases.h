@@ -11,7 +11,7 @@
 
 #include "controller/auth/guard.h"
 #include "controller/leases/replay_queue.h"
-#include "controller/leases/verifier_roll.h"
+#include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
 
@@ -32,7 +32,8 @@ struct HeldLease {
 class HeldLeases {
  public:
   // The clocks are those of `runs`.
-  HeldLeases(const RunCache& runs, Metrics& metrics, ReplayQueue& queue, VerifierRoll& roll);
+  HeldLeases(const RunCache& runs, Metrics& metrics, ReplayQueue& queue,
+             VerifierRegistry& registry);
 
   // Its time begins at `held.since`.
   void add(int64_t lease, HeldLease held);
@@ -86,7 +87,7 @@ class HeldLeases {
   const RunCache& runs_;
   Metrics& metrics_;
   ReplayQueue& queue_;
-  VerifierRoll& roll_;
+  VerifierRegistry& registry_;
   mutable std::mutex mutex_;
   std::map<int64_t, HeldLease> held_;  // by lease
 };

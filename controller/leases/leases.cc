@@ -98,7 +98,7 @@ void check(const LeaseRequest& request) {
 }  // namespace
 
 Leases::Leases(RunCache& runs, Metrics& metrics, ReplayQueue& queue)
-    : runs_(runs), metrics_(metrics), queue_(queue), held_(runs, metrics, queue, roll_) {}
+    : runs_(runs), metrics_(metrics), queue_(queue), held_(runs, metrics, queue, registry_) {}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
@@ -153,10 +153,10 @@ ReplayQueue::Worker Leases::asks(const LeaseRequest& request, double wait_second
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
-    queue_.trainer_asked(worker.trainer_of, worker.can);
+    queue_.set_trainer_abilities(worker.trainer_of, worker.can);
   } else {
     const double now = runs_.steady_now();
-    roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
+    registry_.record_request(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
   }
   return worker;
 }
@@ -228,8 +228,8 @@ void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& 
 // says.
 bool Leases::others_speak(const ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
-  return roll_.any(
-      runs_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
+  return registry_.any(
+      runs_.steady_now(), [&](const std::string& name, const VerifierRegistry::Entry& entry) {
         return may(name) && (!entry.profile || entry.profile->can.can_replay(replay.arm)) &&
                queue_.suits(replay.run, name, entry.known());
       });
@@ -275,7 +275,7 @@ LeaseRow Leases::live_row(LedgerTransaction& transaction, int64_t lease, int64_t
 void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat) {
   LeaseRow row = live_row(transaction, lease, beat.token);
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done, runs_.now());
-  if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, runs_.steady_now());
+  if (!is_trainer(row.verifier)) registry_.record_contact(row.verifier, runs_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
   const double ttl = runs_.load(transaction, row.run).policy.verifier.lease_ttl_seconds;
   held_.set_ttl(lease, ttl);
@@ -388,7 +388,7 @@ void Leases::end_on_commit(LedgerTransaction& transaction, int64_t lease,
 }
 
 void Leases::watch_unserved(Ledger& ledger) {
-  UnservedReplays::Look look = unserved_.look(queue_, roll_, runs_.steady_now());
+  UnservedReplays::Look look = unserved_.look(queue_, registry_, runs_.steady_now());
   metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;

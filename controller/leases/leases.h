@@ -16,7 +16,7 @@
 #include "controller/leases/held_leases.h"
 #include "controller/leases/replay_queue.h"
 #include "controller/leases/unserved_replays.h"
-#include "controller/leases/verifier_roll.h"
+#include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/records.h"
@@ -83,7 +83,7 @@ class Leases {
   RunCache& runs_;
   Metrics& metrics_;
   ReplayQueue& queue_;
-  VerifierRoll roll_;
+  VerifierRegistry registry_;
   HeldLeases held_;
   UnservedReplays unserved_;
 };

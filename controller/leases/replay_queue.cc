@@ -41,7 +41,7 @@ bool ReplayQueue::suits(int64_t run, const std::string& name,
   return terms.believe(name) && (!profile || terms.met_by(profile->labels, profile->can));
 }
 
-void ReplayQueue::trainer_asked(int64_t run, const Abilities& can) {
+void ReplayQueue::set_trainer_abilities(int64_t run, const Abilities& can) {
   const std::lock_guard lock(mutex_);
   if (const auto found = runs_.find(run); found != runs_.end()) found->second.trainer = can;
 }

@@ -92,7 +92,7 @@ class ReplayQueue {
 
   // The trainer of a known run has said what it can do. Whether it can do this arm, as far as is
   // known.
-  void trainer_asked(int64_t run, const Abilities& can);
+  void set_trainer_abilities(int64_t run, const Abilities& can);
   bool trainer_can(int64_t run, const std::string& arm) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.

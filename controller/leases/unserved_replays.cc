@@ -61,30 +61,31 @@ std::string words(const ReplayQueue::SchedulingTerms& terms, const QueuedReplay&
 }
 
 // Why nobody who speaks could do the replay on these terms; nothing when somebody could.
-std::optional<Reason> why_unserved(const VerifierRoll& roll,
+std::optional<Reason> why_unserved(const VerifierRegistry& registry,
                                    const ReplayQueue::SchedulingTerms& terms,
                                    const QueuedReplay& replay, double now) {
   Reason reason = Reason::kNoVerifier;
-  const bool served = roll.any(now, [&](const std::string& name, const VerifierRoll::Entry& entry) {
-    const VerifierProfile* known = entry.known();
-    const bool labelled = !known || fits(known->labels, terms.requirements);
-    const Abilities can = known ? known->can : Abilities();
-    const bool readable = terms.readable_by(can);
-    const bool able = replay.can_be_done_by(name, can);
-    if (labelled && readable && able && terms.believe(name)) return true;
-    reason = std::max(reason, !labelled   ? Reason::kLabels
-                              : !readable ? Reason::kFormat
-                              : !able     ? Reason::kArm
-                                          : Reason::kQuarantine);
-    return false;
-  });
+  const bool served =
+      registry.any(now, [&](const std::string& name, const VerifierRegistry::Entry& entry) {
+        const VerifierProfile* known = entry.known();
+        const bool labelled = !known || fits(known->labels, terms.requirements);
+        const Abilities can = known ? known->can : Abilities();
+        const bool readable = terms.readable_by(can);
+        const bool able = replay.can_be_done_by(name, can);
+        if (labelled && readable && able && terms.believe(name)) return true;
+        reason = std::max(reason, !labelled   ? Reason::kLabels
+                                  : !readable ? Reason::kFormat
+                                  : !able     ? Reason::kArm
+                                              : Reason::kQuarantine);
+        return false;
+      });
   return served ? std::nullopt : std::optional(reason);
 }
 
 }  // namespace
 
-UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue, const VerifierRoll& roll,
-                                            double now) {
+UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
+                                            const VerifierRegistry& registry, double now) {
   // Most runs require the same, and most replays are of one arm.
   using Asked = std::tuple<std::vector<std::string>, std::set<std::string>, std::string,
                            std::string, std::string, std::set<std::string>>;
@@ -103,7 +104,7 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue, const Veri
           reasons.try_emplace({terms.requirements, terms.quarantined, terms.checkpoint_format,
                                terms.framework, replay.arm, replay.refused_by},
                               std::nullopt);
-      if (fresh) known->second = why_unserved(roll, terms, replay, now);
+      if (fresh) known->second = why_unserved(registry, terms, replay, now);
       if (!known->second) continue;
       const Reason reason = *known->second;
       count_of(reason, result.counts) += 1;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "controller/leases/replay_queue.h"
-#include "controller/leases/verifier_roll.h"
+#include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
 
 namespace gnomon {
@@ -31,7 +31,7 @@ class UnservedReplays {
   };
 
   // `now` in seconds of a clock that never jumps.
-  Look look(const ReplayQueue& queue, const VerifierRoll& roll, double now);
+  Look look(const ReplayQueue& queue, const VerifierRegistry& registry, double now);
   // The notice could not be recorded: give it again.
   void not_told(int64_t run);
 

@@ -1,4 +1,4 @@
-#include "controller/leases/verifier_roll.h"
+#include "controller/leases/verifier_registry.h"
 
 #include <algorithm>
 
@@ -10,20 +10,20 @@ constexpr double kVerifierSilentSeconds = 60;
 
 }  // namespace
 
-void VerifierRoll::asked(const std::string& name, VerifierProfile profile, double waits_until,
-                         double now) {
+void VerifierRegistry::record_request(const std::string& name, VerifierProfile profile,
+                                      double waits_until, double now) {
   const std::lock_guard lock(mutex_);
   entries_[name] = {std::move(profile), std::max(now, waits_until) + kVerifierSilentSeconds};
   forget_silent(now);
 }
 
-void VerifierRoll::spoke(const std::string& name, double now) {
+void VerifierRegistry::record_contact(const std::string& name, double now) {
   const std::lock_guard lock(mutex_);
   entries_[name].counts_until = now + kVerifierSilentSeconds;
   forget_silent(now);
 }
 
-bool VerifierRoll::any(
+bool VerifierRegistry::any(
     double now,
     const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const {
   const std::lock_guard lock(mutex_);
@@ -32,7 +32,7 @@ bool VerifierRoll::any(
   });
 }
 
-void VerifierRoll::forget_silent(double now) {
+void VerifierRegistry::forget_silent(double now) {
   if (now < forgotten_at_ + kForgetSeconds) return;
   forgotten_at_ = now;
   std::erase_if(entries_, [&](const auto& item) { return item.second.counts_until < now; });

@@ -1,5 +1,5 @@
-// The verifiers that have spoken lately, and what they say of themselves. Trainers are not on it.
-// Thread-safe. Times are seconds of a clock that never jumps.
+// Registers the verifiers that were heard from lately, with their labels and abilities. Trainers
+// are not in it. Thread-safe. Times are seconds of a clock that never jumps.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace gnomon {
 
-class VerifierRoll {
+class VerifierRegistry {
  public:
   struct Entry {
     std::optional<VerifierProfile> profile;  // nothing: it has not asked since the daemon's start
@@ -20,11 +20,12 @@ class VerifierRoll {
     const VerifierProfile* known() const { return profile ? &*profile : nullptr; }
   };
 
-  // It has asked for work, and waits for it until `waits_until`.
-  void asked(const std::string& name, VerifierProfile profile, double waits_until, double now);
-  // It has spoken of a lease.
-  void spoke(const std::string& name, double now);
-  // True when one that speaks is as `wanted` says.
+  // A verifier asked for work; it waits until `waits_until`.
+  void record_request(const std::string& name, VerifierProfile profile, double waits_until,
+                      double now);
+  // A verifier sent a request about a lease.
+  void record_contact(const std::string& name, double now);
+  // True when `wanted` holds for a verifier that was heard from lately.
   bool any(double now,
            const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const;
 
