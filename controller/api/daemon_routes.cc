@@ -131,9 +131,9 @@ void audited_write(Exchange& exchange, Services& services, Ledger::Write write) 
   try {
     exchange.write(std::move(write));
     return;
-  } catch (const Refusal& refused) {
+  } catch (const HttpError& refused) {
     if (refused.audit()) {
-      note = services.refusal_notes.admit(*refused.audit(), services.runs.steady_now());
+      note = services.audit_note_limiter.admit(*refused.audit(), services.runs.steady_now());
     }
     refusal = std::current_exception();
   }

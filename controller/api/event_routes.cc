@@ -23,15 +23,15 @@ int64_t asked_start(const Request& request) {
     int64_t id = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
     if (error != std::errc() || end != text.data() + text.size() || id < 0) {
-      throw Refusal(400, "Header not accepted", fmt::format("Last-Event-ID is \"{}\"", text),
-                    "an id of this stream");
+      throw HttpError(400, "Header not accepted", fmt::format("Last-Event-ID is \"{}\"", text),
+                      "an id of this stream");
     }
     return id;
   }
   return query_given(request, "after") ? query_integer(request, "after") : -1;
 }
 
-// The run whose events alone are asked for; 0 for all. Throws Refusal (404).
+// The run whose events alone are asked for; 0 for all. Throws HttpError (404).
 int64_t asked_run(Connection& connection, const Request& request) {
   const std::string text = query_text(request, "run");
   if (text.empty()) return 0;
@@ -40,7 +40,7 @@ int64_t asked_run(Connection& connection, const Request& request) {
   return run;
 }
 
-// Where to go on: what was asked for, else now. Throws Refusal (410) when rows that should follow
+// Where to go on: what was asked for, else now. Throws HttpError (410) when rows that should follow
 // are gone, or when the id is none of this ledger's: the client must not believe that it missed
 // nothing.
 int64_t checked_start(Connection& connection, int64_t asked) {
@@ -49,12 +49,13 @@ int64_t checked_start(Connection& connection, int64_t asked) {
     return range.newest;
   }
   if (asked > range.newest || asked + 1 < range.oldest) {
-    throw Refusal(410, "The stream has a gap",
-                  fmt::format("events after {} were asked for; there are those from {} to {}",
-                              asked, range.oldest, range.newest),
-                  fmt::format("an id from {} to {}, or none for what comes from now on; the lists "
-                              "of /v1/runs have everything",
-                              range.oldest - 1, range.newest));
+    throw HttpError(
+        410, "The stream has a gap",
+        fmt::format("events after {} were asked for; there are those from {} to {}", asked,
+                    range.oldest, range.newest),
+        fmt::format("an id from {} to {}, or none for what comes from now on; the lists "
+                    "of /v1/runs have everything",
+                    range.oldest - 1, range.newest));
   }
   return asked;
 }

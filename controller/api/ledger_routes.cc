@@ -28,7 +28,7 @@ constexpr auto kLook = std::chrono::seconds(15);
   } catch (const std::exception& error) {
     why = error.what();
   }
-  throw Refusal(status, "No backup was made", why, "the same request when that is mended");
+  throw HttpError(status, "No backup was made", why, "the same request when that is mended");
 }
 
 Response post_backup(Services& services, Exchange& exchange) {
@@ -46,8 +46,8 @@ Response post_backup(Services& services, Exchange& exchange) {
     }
     exchange.wait(backups.ended().after(seen), Exchange::Clock::now() + kLook);
     if (exchange.over()) {
-      throw Refusal(503, "Nobody waits for the backup", "it goes on, or ends with the daemon",
-                    "a look at gnomon_ledger_backups_total");
+      throw HttpError(503, "Nobody waits for the backup", "it goes on, or ends with the daemon",
+                      "a look at gnomon_ledger_backups_total");
     }
   }
 }
@@ -85,8 +85,8 @@ Response delete_all_of_run(Services& services, Exchange& exchange, const Request
   bool gone = false;
   while (!gone) {
     if (services.stopping) {
-      throw Refusal(503, "The daemon is stopping", "a part of the run is deleted",
-                    "the same request later, which goes on");
+      throw HttpError(503, "The daemon is stopping", "a part of the run is deleted",
+                      "the same request later, which goes on");
     }
     audited_write(exchange, services, [&](LedgerTransaction& transaction) {
       gone = delete_run({services.runs, transaction}, run);

@@ -18,7 +18,7 @@ inline constexpr int64_t kRowsMax = 100'000;
 Route view(const char* path, std::function<std::string(Connection&, const Request&)> show,
            std::vector<QueryParameter> parameters = {});
 
-// The run that the path names. Throws Refusal (404).
+// The run that the path names. Throws HttpError (404).
 RunRow require_run(Connection& connection, const Request& request);
 
 // Parameters that several lists have.

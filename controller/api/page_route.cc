@@ -105,8 +105,8 @@ Route page_route(Services& services) {
                                            ? built_in(request.path)
                                            : from_folder(exchange, services.web_root, request.path);
                    if (response.status != 200) {
-                     throw Refusal(404, "Unknown path", "there is nothing at " + request.path,
-                                   "a path of /openapi.json, for example /v1/runs");
+                     throw HttpError(404, "Unknown path", "there is nothing at " + request.path,
+                                     "a path of /openapi.json, for example /v1/runs");
                    }
                    response.headers = {{"Cache-Control", "no-cache"},
                                        {"ETag", entity_tag(response.body)},

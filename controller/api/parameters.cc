@@ -8,7 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 
 namespace gnomon {
 namespace {
@@ -126,8 +126,8 @@ std::string percent_decode(std::string_view text, bool plus_is_space) {
       int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
       int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
       if (low < 0) {
-        throw Refusal(400, "Broken escape in the address", std::string(text),
-                      "% and two hexadecimal digits");
+        throw HttpError(400, "Broken escape in the address", std::string(text),
+                        "% and two hexadecimal digits");
       }
       decoded += static_cast<char>(high * 16 + low);
       i += 2;
@@ -159,8 +159,8 @@ std::map<std::string, std::string> parse_query(std::string_view query) {
     std::string_view value = equals < pair.size() ? pair.substr(equals + 1) : std::string_view();
     std::string name = percent_decode(pair.substr(0, equals), true);
     if (!values.emplace(name, percent_decode(value, true)).second) {
-      throw Refusal(400, "Parameter given twice", fmt::format("{} is there twice", name),
-                    "each parameter once");
+      throw HttpError(400, "Parameter given twice", fmt::format("{} is there twice", name),
+                      "each parameter once");
     }
   }
   return values;
@@ -173,14 +173,14 @@ void check_query(const std::vector<QueryParameter>& declared, const Request& req
       std::vector<std::string> names;
       names.reserve(declared.size());
       for (const QueryParameter& each : declared) names.push_back(each.name);
-      throw Refusal(400, "Unknown parameter",
-                    fmt::format("\"{}\" is no parameter of {}", name, request.path),
-                    names.empty() ? "no parameters" : fmt::format("{}", fmt::join(names, ", ")));
+      throw HttpError(400, "Unknown parameter",
+                      fmt::format("\"{}\" is no parameter of {}", name, request.path),
+                      names.empty() ? "no parameters" : fmt::format("{}", fmt::join(names, ", ")));
     }
     const std::string accepted = expectation(*parameter, value);
     if (!accepted.empty()) {
-      throw Refusal(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, value),
-                    accepted);
+      throw HttpError(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, value),
+                      accepted);
     }
   }
 }

@@ -46,13 +46,13 @@ QueryParameter choice_parameter(std::string name, std::string help,
                                 std::vector<std::string> choices);
 QueryParameter place_parameter(std::string name, std::string help);
 
-// "a=1&b=x%20y" decoded. Throws Refusal 400 on a broken escape and on a name that comes twice.
+// "a=1&b=x%20y" decoded. Throws HttpError 400 on a broken escape and on a name that comes twice.
 std::map<std::string, std::string> parse_query(std::string_view query);
 std::string percent_decode(std::string_view text, bool plus_is_space);
 // `text` as one value of a query.
 std::string percent_encode(std::string_view text);
 
-// Throws Refusal 400 that names the parameter, its value and what would be accepted.
+// Throws HttpError 400 that names the parameter, its value and what would be accepted.
 void check_query(const std::vector<QueryParameter>& declared, const Request& request);
 
 // Values of parameters that check_query() has let through. Asking for one that the route does not

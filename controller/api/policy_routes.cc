@@ -35,8 +35,8 @@ std::string toml_of(const Request& request) {
 // An empty file is a policy too, but a body that was forgotten must not replace one.
 decide::Policy policy_of(const std::string& toml) {
   if (toml.empty()) {
-    throw Refusal(400, "Value not accepted", "the body is empty",
-                  "a policy (TOML); a comment alone stands for all defaults");
+    throw HttpError(400, "Value not accepted", "the body is empty",
+                    "a policy (TOML); a comment alone stands for all defaults");
   }
   return decide::Policy::parse(toml, "policy");
 }

@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "controller/api/parameters.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 
 namespace gnomon {
 namespace {
@@ -24,8 +24,8 @@ void take_absolute_form(RequestHead& head) {
   head.host = rest.substr(0, end);
   head.target = end == rest.size() ? std::string_view("/") : rest.substr(end);
   if (head.host.empty() || head.host.find('@') != std::string_view::npos) {
-    throw Refusal(400, "Malformed request", "the target names no host, or somebody at one",
-                  "http://HOST/PATH, or /PATH");
+    throw HttpError(400, "Malformed request", "the target names no host, or somebody at one",
+                    "http://HOST/PATH, or /PATH");
   }
 }
 
@@ -40,13 +40,13 @@ std::string lower(std::string_view text) {
 
 Request request_of(RequestHead& head) {
   if (head.hosts > 1 || (head.hosts == 0 && head.version >= 11)) {
-    throw Refusal(400, "Malformed request", fmt::format("{} Host fields", head.hosts),
-                  "one Host field (RFC 9112, section 3.2)");
+    throw HttpError(400, "Malformed request", fmt::format("{} Host fields", head.hosts),
+                    "one Host field (RFC 9112, section 3.2)");
   }
   if (!head.transfer_encoding.empty() && lower(head.transfer_encoding) != "chunked") {
-    throw Refusal(501, "Unknown transfer coding",
-                  fmt::format("Transfer-Encoding is \"{}\"", head.transfer_encoding),
-                  "chunked, or a Content-Length");
+    throw HttpError(501, "Unknown transfer coding",
+                    fmt::format("Transfer-Encoding is \"{}\"", head.transfer_encoding),
+                    "chunked, or a Content-Length");
   }
   take_absolute_form(head);
   Request request;

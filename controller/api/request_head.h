@@ -22,7 +22,7 @@ struct RequestHead {
 };
 
 // Without body and principal. `head.target` and `head.host` become those of a target in absolute
-// form ("http://host/path", as for a proxy). Throws Refusal: 400 without a Host or with more than
+// form ("http://host/path", as for a proxy). Throws HttpError: 400 without a Host or with more than
 // one, 501 for a transfer coding other than chunked.
 Request request_of(RequestHead& head);
 

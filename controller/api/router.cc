@@ -95,11 +95,11 @@ const Route& Router::find(Request& request) const {
   }
   if (!methods.empty()) {
     if (methods.contains(kGet)) methods.insert("HEAD");
-    throw Refusal(405, "Method not allowed", fmt::format("{} {}", request.method, request.path),
-                  fmt::format("{}", fmt::join(methods, ", ")));
+    throw HttpError(405, "Method not allowed", fmt::format("{} {}", request.method, request.path),
+                    fmt::format("{}", fmt::join(methods, ", ")));
   }
-  throw Refusal(404, "Unknown path", fmt::format("there is nothing at {}", request.path),
-                "a path of /openapi.json, for example /v1/runs");
+  throw HttpError(404, "Unknown path", fmt::format("there is nothing at {}", request.path),
+                  "a path of /openapi.json, for example /v1/runs");
 }
 
 void Router::check_content_type(const Route& route, const Request& request) {
@@ -111,10 +111,10 @@ void Router::check_content_type(const Route& route, const Request& request) {
       (type == "application/toml" || type == "text/toml" || type == "text/plain")) {
     return;
   }
-  throw Refusal(415, "Unsupported media type", fmt::format("the body is {}", type),
-                route.body.kind == BodyKind::kJson
-                    ? "application/json"
-                    : "application/toml, text/plain, or application/json");
+  throw HttpError(415, "Unsupported media type", fmt::format("the body is {}", type),
+                  route.body.kind == BodyKind::kJson
+                      ? "application/json"
+                      : "application/toml, text/plain, or application/json");
 }
 
 Response problem_response(const Problem& problem) {
@@ -136,9 +136,9 @@ Response response_for(std::exception_ptr error) {
   double retry_after = 0;
   try {
     std::rethrow_exception(error);
-  } catch (const Refusal& refusal) {
-    problem = refusal.problem();
-    retry_after = refusal.retry_after();
+  } catch (const HttpError& http) {
+    problem = http.problem();
+    retry_after = http.retry_after();
   } catch (const TooManyItems& items) {
     problem = {"about:blank", "Too many items in one message", 413, items.what(), items.accepted()};
   } catch (const JsonError& json) {

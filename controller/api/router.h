@@ -9,7 +9,7 @@
 
 #include "controller/api/parameters.h"
 #include "controller/api/request.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 
 namespace gnomon {
 
@@ -46,11 +46,11 @@ class Router {
   Router(std::vector<Route> routes, Route fallback);
 
   // The route for a request, whose arguments and declared parameters are filled in; that of GET for
-  // HEAD. The fallback declares no parameters and ignores them. Throws Refusal: 404, 405 with what
-  // is accepted.
+  // HEAD. The fallback declares no parameters and ignores them. Throws HttpError: 404, 405 with
+  // what is accepted.
   const Route& find(Request& request) const;
   const std::vector<Route>& routes() const { return routes_; }
-  // Throws Refusal 415 when the content type is not the route's.
+  // Throws HttpError 415 when the content type is not the route's.
   static void check_content_type(const Route& route, const Request& request);
 
  private:

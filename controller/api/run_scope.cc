@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "storage/ledger_leases.h"
 #include "storage/ledger_runs.h"
 

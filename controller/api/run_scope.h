@@ -8,7 +8,7 @@
 
 namespace gnomon {
 
-// Throws Refusal (403) when the request's token is not for this run. One that is not on record is
+// Throws HttpError (403) when the request's token is not for this run. One that is not on record is
 // let through: whoever looks for it says so. Costs a read of the ledger where the token has names.
 void check_run(Exchange& exchange, const Request& request, int64_t run);
 // The same of the run that a lease is of.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/api/refusal_notes.h"
+#include "controller/api/audit_note_limiter.h"
 #include "controller/api/router.h"
 #include "controller/daemon/backups.h"
 #include "controller/leases/leases.h"
@@ -31,7 +31,7 @@ struct Services {
   std::atomic<bool> stopping = false;
   Backups* backups = nullptr;
   const BackgroundCheck* integrity = nullptr;  // null: none is made
-  RefusalNotes refusal_notes = {};
+  AuditNoteLimiter audit_note_limiter = {};
   std::string openapi = {};  // the document of the API; all_routes() makes it
 };
 
@@ -49,7 +49,7 @@ std::vector<Route> all_routes(Services& services);     // all of these, with who
 Route page_route(Services& services);                  // everything outside /v1
 
 // A write that may be refused: the refusal's audit note is recorded by itself before the refusal
-// goes on, as often as refusal_notes.h says.
+// goes on, as often as audit_note_limiter.h says.
 void audited_write(Exchange& exchange, Services& services, Ledger::Write write);
 
 Response json_response(std::string body, int status = 200);

@@ -126,15 +126,15 @@ void Session::answer(Response response, const Incoming& incoming, bool keep_aliv
   stream_.expires_never();
 }
 
-// The request at hand holds so many bytes now. Throws Refusal: 503 when all together, or those of
+// The request at hand holds so many bytes now. Throws HttpError: 503 when all together, or those of
 // its token, would hold too many.
 void Session::hold(size_t bytes) {
   if (held_.resize(bytes)) return;
   services_.metrics.update([](DaemonNumbers& n) { n.transfers_refused += 1; });
-  throw Refusal(503, "Too many bytes at once",
-                "the bodies and answers that are on their way hold too many bytes",
-                "the same request a little later; [limits] transfer_mib says how many there may "
-                "be, and one token has half of them");
+  throw HttpError(503, "Too many bytes at once",
+                  "the bodies and answers that are on their way hold too many bytes",
+                  "the same request a little later; [limits] transfer_mib says how many there may "
+                  "be, and one token has half of them");
 }
 
 // The answer's bytes in place of the body's. What has changed something is answered in any case.
@@ -150,8 +150,8 @@ void Session::hold_answer(const Request& request, const Response& response) {
 void Session::read_body(Incoming& incoming, size_t body_max) {
   auto& parser = incoming.parser;
   auto too_large = [&](const std::string& size) {
-    return Refusal(413, "Body too large", fmt::format("the body has {} bytes", size),
-                   fmt::format("at most {} bytes on this path", body_max));
+    return HttpError(413, "Body too large", fmt::format("the body has {} bytes", size),
+                     fmt::format("at most {} bytes on this path", body_max));
   };
   parser.body_limit(body_max);
   parser.eager(true);
@@ -173,29 +173,29 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
     late = time.over();
   }
   if (error == http::error::buffer_overflow) {
-    throw Refusal(431, "Header too large", "the fields behind a chunked body",
-                  fmt::format("fewer than {} bytes of them", kBufferMax));
+    throw HttpError(431, "Header too large", "the fields behind a chunked body",
+                    fmt::format("fewer than {} bytes of them", kBufferMax));
   }
   if (error == http::error::body_limit) {
     throw too_large("more than that many");
   }
   if (error && (late || error == http::error::partial_message)) {
-    throw Refusal(408, "Request incomplete", "the body did not come in time",
-                  fmt::format("the whole body within {} seconds", options_.read_timeout.count()));
+    throw HttpError(408, "Request incomplete", "the body did not come in time",
+                    fmt::format("the whole body within {} seconds", options_.read_timeout.count()));
   }
   if (error) {
-    throw Refusal(400, "Malformed request", error.message(), "HTTP/1.1");
+    throw HttpError(400, "Malformed request", error.message(), "HTTP/1.1");
   }
   incoming.body_read = true;
 }
 
-// Throws Refusal: 415 for a body with a content coding.
+// Throws HttpError: 415 for a body with a content coding.
 std::string Session::body_of(Incoming& incoming) {
   const std::string coding = lower(view_of(incoming.parser.get()[http::field::content_encoding]));
   if (!coding.empty() && coding != "identity") {
-    throw Refusal(415, "Unsupported content coding",
-                  fmt::format("the body's Content-Encoding is \"{}\"", coding),
-                  "no Content-Encoding");
+    throw HttpError(415, "Unsupported content coding",
+                    fmt::format("the body's Content-Encoding is \"{}\"", coding),
+                    "no Content-Encoding");
   }
   return std::move(incoming.parser.get().body());
 }
@@ -207,7 +207,7 @@ std::string Session::peer_address() {
   return gone ? std::string() : peer.address().to_string();
 }
 
-// Throws Refusal, for the request and whoever sends it. A connection on which a request is framed
+// Throws HttpError, for the request and whoever sends it. A connection on which a request is framed
 // in a way that others may read otherwise ends with the answer.
 Request Session::enter(const Incoming& incoming) {
   const auto& fields = incoming.parser.get();
@@ -223,7 +223,7 @@ Request Session::enter(const Incoming& incoming) {
   Request request;
   try {
     request = request_of(head);
-  } catch (const Refusal&) {
+  } catch (const HttpError&) {
     services_.guard.admit_malformed(peer_address());
     throw;
   }
@@ -244,8 +244,8 @@ Request Session::enter(const Incoming& incoming) {
   return request;
 }
 
-// The connection is that of the request's principal from now on. Throws Refusal: 429 when he has as
-// many as he may, and then the connection ends with the answer.
+// The connection is that of the request's principal from now on. Throws HttpError: 429 when he has
+// as many as he may, and then the connection ends with the answer.
 void Session::belong() {
   const std::string holder = principal_ ? principal_->name() : std::string();
   const size_t most = services_.guard.connections_max();
@@ -253,9 +253,9 @@ void Session::belong() {
   if (connections_.give(*this, holder, most)) return;
   last_ = true;
   services_.metrics.update([](DaemonNumbers& n) { n.connections_refused["token"] += 1; });
-  throw Refusal(429, "Too many connections of this token",
-                fmt::format("the token \"{}\" has {} connections open", holder, most),
-                "fewer at once, a token for each job, or a larger [auth] connections")
+  throw HttpError(429, "Too many connections of this token",
+                  fmt::format("the token \"{}\" has {} connections open", holder, most),
+                  "fewer at once, a token for each job, or a larger [auth] connections")
       .retry_after(1);
 }
 
@@ -331,7 +331,7 @@ void Session::answer_broken_header(boost::system::error_code error) {
        error.message(), large ? "at most 16384 bytes of header" : "HTTP/1.1"});
   try {
     services_.guard.admit_malformed(peer_address());
-  } catch (const Refusal&) {
+  } catch (const HttpError&) {
     response = response_for(std::current_exception());
   }
   answer_plainly(std::move(response));

@@ -35,8 +35,8 @@ std::vector<std::string> site_globs(const Request& request) {
   if (glob.empty()) return {"*"};
   const std::string wrong = glob_error(glob);
   if (!wrong.empty()) {
-    throw Refusal(400, "Bad query parameter", fmt::format("site = \"{}\": {}", glob, wrong),
-                  "a glob over GEMM sites");
+    throw HttpError(400, "Bad query parameter", fmt::format("site = \"{}\": {}", glob, wrong),
+                    "a glob over GEMM sites");
   }
   return expand_glob(glob, 0);
 }

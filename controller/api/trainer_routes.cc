@@ -51,7 +51,7 @@ Response post_run(Services& services, Exchange& exchange, const Request& request
   const TrainerProcess process = {query_text(request, "incarnation"),
                                   query_seconds(request, "running")};
   if (!is_one_line(process.incarnation)) {
-    throw Refusal(400, "Bad query parameter", "incarnation has control characters", "one line");
+    throw HttpError(400, "Bad query parameter", "incarnation has control characters", "one line");
   }
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
@@ -65,8 +65,8 @@ int64_t directive_number(const std::string& text) {
   int64_t number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw Refusal(404, "Unknown directive", fmt::format("\"{}\" is no directive's number", text),
-                  "1, 2, ...");
+    throw HttpError(404, "Unknown directive", fmt::format("\"{}\" is no directive's number", text),
+                    "1, 2, ...");
   }
   return number;
 }

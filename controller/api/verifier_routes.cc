@@ -17,8 +17,8 @@ int64_t lease_id(const std::string& text) {
   int64_t id = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw Refusal(404, "Unknown lease", fmt::format("there is no lease \"{}\"", text),
-                  "a lease from POST /v1/leases");
+    throw HttpError(404, "Unknown lease", fmt::format("there is no lease \"{}\"", text),
+                    "a lease from POST /v1/leases");
   }
   return id;
 }
@@ -36,7 +36,7 @@ class AskForWork {
   AskForWork& operator=(const AskForWork&) = delete;
   ~AskForWork() { pass_on(); }
 
-  // Up to the wait's end. Throws Refusal (503) when the daemon is draining or begins to.
+  // Up to the wait's end. Throws HttpError (503) when the daemon is draining or begins to.
   std::optional<Lease> answer(Exchange& exchange) {
     Awaited work = {[this](std::function<void()> wake) {
                       const uint64_t ticket = services_.queue.wait(worker_, std::move(wake));
@@ -55,8 +55,8 @@ class AskForWork {
   bool look(Exchange& exchange) {
     if (services_.stopping) return false;
     if (services_.draining) {
-      throw Refusal(503, "The daemon is stopping", "it gives out no leases any more",
-                    "the same request a little later, when it is back");
+      throw HttpError(503, "The daemon is stopping", "it gives out no leases any more",
+                      "the same request a little later, when it is back");
     }
     // A lease to a client that hung up while it waited would cost a lease time.
     if (!services_.leases.has_work_for(worker_) || (wait_ > 0 && exchange.over())) {
@@ -90,10 +90,10 @@ void check_asker_of(Exchange& exchange, const Request& request, const LeaseReque
   if (!request.principal->has_runs()) return;
   const std::optional<int64_t> run = run_number(asked.run);
   if (!asked.on_trainer || !run) {
-    throw Refusal(403, "Run not accepted",
-                  fmt::format("the token \"{}\" is for the runs {}, and verifiers replay any",
-                              request.principal->name(), request.principal->runs_text()),
-                  "on_trainer with one of these runs; a token of the role verifier");
+    throw HttpError(403, "Run not accepted",
+                    fmt::format("the token \"{}\" is for the runs {}, and verifiers replay any",
+                                request.principal->name(), request.principal->runs_text()),
+                    "on_trainer with one of these runs; a token of the role verifier");
   }
   check_run(exchange, request, *run);
 }

@@ -14,7 +14,7 @@
 
 #include "base/errors.h"
 #include "base/sha256.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "protocol/site_glob.h"
 
 namespace gnomon {
@@ -209,9 +209,10 @@ PrincipalPtr Guard::find(std::string_view secret) const {
 
 void Guard::check_site(const Caller& caller, bool closed) const {
   if (!closed && !caller.host.empty() && !is_loopback_name(name_in_host(caller.host))) {
-    throw Refusal(403, "Foreign host name",
-                  fmt::format("the request is for {}, and this daemon has no tokens", caller.host),
-                  "localhost, 127.0.0.1 or [::1]; with [auth] tokens any name");
+    throw HttpError(
+        403, "Foreign host name",
+        fmt::format("the request is for {}, and this daemon has no tokens", caller.host),
+        "localhost, 127.0.0.1 or [::1]; with [auth] tokens any name");
   }
   const bool changes = caller.method != "GET" && caller.method != "HEAD";
   if (changes) refuse_foreign_page(foreign_page(caller));
@@ -219,18 +220,18 @@ void Guard::check_site(const Caller& caller, bool closed) const {
 
 void Guard::refuse_foreign_page(const std::string& page) {
   if (page.empty()) return;
-  throw Refusal(403, "Foreign origin", fmt::format("{} has sent this request", page),
-                "requests of the daemon's own page, or of programs (no Origin, Sec-Fetch-Site or "
-                "Referer)");
+  throw HttpError(403, "Foreign origin", fmt::format("{} has sent this request", page),
+                  "requests of the daemon's own page, or of programs (no Origin, Sec-Fetch-Site or "
+                  "Referer)");
 }
 
 void Guard::limit(const std::string& key, const Rate& rate) {
   const double wait = limiter_.take(key, rate, steady_());
   if (wait <= 0) return;
-  throw Refusal(429, "Too many requests",
-                fmt::format("more than {:g} requests a second (or {:g} at once)", rate.per_second,
-                            rate.burst),
-                "the same request after the seconds of Retry-After")
+  throw HttpError(429, "Too many requests",
+                  fmt::format("more than {:g} requests a second (or {:g} at once)", rate.per_second,
+                              rate.burst),
+                  "the same request after the seconds of Retry-After")
       .retry_after(std::ceil(wait));
 }
 
@@ -258,8 +259,8 @@ PrincipalPtr Guard::admit(const Caller& caller) {
   limit(address_key(caller.address), settings.stranger);
   if (caller.authorization.empty()) return nullptr;
   tell_refused(caller);
-  throw Refusal(401, "Token not accepted", "the token is not known, was revoked, or is over",
-                "Authorization: Bearer TOKEN, with one of `gnomon token create`");
+  throw HttpError(401, "Token not accepted", "the token is not known, was revoked, or is over",
+                  "Authorization: Bearer TOKEN, with one of `gnomon token create`");
 }
 
 void Guard::admit_malformed(const std::string& address) {
@@ -275,23 +276,23 @@ void Guard::admit_malformed(const std::string& address) {
 void Guard::authorise(const PrincipalPtr& principal, Access access) {
   if (access == Access::kOpen) return;
   if (!principal) {
-    throw Refusal(401, "Token missing", "this daemon answers to tokens",
-                  "Authorization: Bearer TOKEN, with one of `gnomon token create`");
+    throw HttpError(401, "Token missing", "this daemon answers to tokens",
+                    "Authorization: Bearer TOKEN, with one of `gnomon token create`");
   }
   if (!may(principal->role(), access)) {
-    throw Refusal(403, "Role not accepted",
-                  fmt::format("the token \"{}\" has the role {}", principal->name(),
-                              role_name(principal->role())),
-                  fmt::format("a token of the role {}", roles_with(access)));
+    throw HttpError(403, "Role not accepted",
+                    fmt::format("the token \"{}\" has the role {}", principal->name(),
+                                role_name(principal->role())),
+                    fmt::format("a token of the role {}", roles_with(access)));
   }
 }
 
 void Guard::authorise_run(const Principal& principal, std::string_view run_name) {
   if (principal.may_change(run_name)) return;
-  throw Refusal(403, "Run not accepted",
-                fmt::format("the token \"{}\" is for the runs {}, and this one is \"{}\"",
-                            principal.name(), principal.runs_text(), run_name),
-                "a token for this run; gnomon token list shows for which each is");
+  throw HttpError(403, "Run not accepted",
+                  fmt::format("the token \"{}\" is for the runs {}, and this one is \"{}\"",
+                              principal.name(), principal.runs_text(), run_name),
+                  "a token for this run; gnomon token list shows for which each is");
 }
 
 // Never the token, which may be another service's, sent here by mistake.

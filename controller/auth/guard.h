@@ -113,17 +113,18 @@ class Guard {
   // ConfigError when the tokens cannot be read.
   Guard(const AuthSettings& settings, Clock wall, Clock steady);
 
-  // Who it is; null for a stranger (there are tokens, and none was sent). Throws Refusal: 401 for a
-  // token that is not known, 403 for a request that another site caused, 429 with the time to wait.
+  // Who it is; null for a stranger (there are tokens, and none was sent). Throws HttpError: 401 for
+  // a token that is not known, 403 for a request that another site caused, 429 with the time to
+  // wait.
   PrincipalPtr admit(const Caller& caller);
   // Admits a request from `address` that could not be read: nobody knows whose it is, so it is a
-  // stranger's. Throws Refusal (429) when there were too many.
+  // stranger's. Throws HttpError (429) when there were too many.
   void admit_malformed(const std::string& address);
-  // Throws Refusal (403) unless `page`, as foreign_page() gives it, is empty.
+  // Throws HttpError (403) unless `page`, as foreign_page() gives it, is empty.
   static void refuse_foreign_page(const std::string& page);
-  // Throws Refusal: 401 for a stranger, 403 for another role.
+  // Throws HttpError: 401 for a stranger, 403 for another role.
   static void authorise(const PrincipalPtr& principal, Access access);
-  // Throws Refusal (403) when it may not change a run of this name.
+  // Throws HttpError (403) when it may not change a run of this name.
   static void authorise_run(const Principal& principal, std::string_view run_name);
   bool valid(const Principal& principal) const { return principal.valid(wall_()); }
 

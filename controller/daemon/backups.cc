@@ -9,7 +9,7 @@
 
 #include "base/file_access.h"
 #include "base/progress.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "storage/ledger_integrity.h"
 
 namespace gnomon {
@@ -90,13 +90,13 @@ void Backups::configure(const BackupSettings& settings) {
 int64_t Backups::start() {
   const std::lock_guard lock(mutex_);
   if (settings_.folder.empty()) {
-    throw Refusal(409, "No folder for backups", "the configuration names none",
-                  "[backup] folder in gnomond's configuration; or gnomon ledger backup --ledger, "
-                  "where the file can be reached");
+    throw HttpError(409, "No folder for backups", "the configuration names none",
+                    "[backup] folder in gnomond's configuration; or gnomon ledger backup --ledger, "
+                    "where the file can be reached");
   }
   if (running_) {
-    throw Refusal(409, "A backup is being made", fmt::format("backup {} has not ended", number_),
-                  "the same request when it has ended");
+    throw HttpError(409, "A backup is being made", fmt::format("backup {} has not ended", number_),
+                    "the same request when it has ended");
   }
   if (thread_.joinable()) thread_.join();
   thread_ =
@@ -178,7 +178,7 @@ void Backups::keep_time() {
   }
   try {
     start();
-  } catch (const Refusal& faster) {  // somebody else began one
+  } catch (const HttpError& faster) {  // somebody else began one
     spdlog::debug("no backup was begun: {}", faster.what());
   } catch (const std::exception& failure) {  // no thread is to be had
     metrics_.update([](DaemonNumbers& n) { n.backups["failed"] += 1; });

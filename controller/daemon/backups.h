@@ -56,7 +56,7 @@ class Backups {
 
   void configure(const BackupSettings& settings);
 
-  // Begins one; returns its number. Throws Refusal (409) when one is being made or no folder is
+  // Begins one; returns its number. Throws HttpError (409) when one is being made or no folder is
   // configured.
   int64_t start();
   // How a backup ended, until a newer one has; ended() notifies when one ends.

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 
 namespace gnomon {
 
@@ -99,8 +99,8 @@ void HeldLeases::check_holder(int64_t lease, const PrincipalPtr& sender) {
   const std::string detail =
       fmt::format("lease {} was given to the token \"{}\", and this request is of \"{}\"", lease,
                   held->holder->name(), sender->name());
-  throw Refusal(409, "The lease is another's", detail, "the token that asked for the lease",
-                AuditNote{held->run, "foreign_lease", detail});
+  throw HttpError(409, "The lease is another's", detail, "the token that asked for the lease",
+                  AuditNote{held->run, "foreign_lease", detail});
 }
 
 // A request that waits for the ledger keeps it. What a verifier has under way when it is

@@ -67,8 +67,8 @@ class HeldLeases {
   // Who asked for a lease that was granted. After a restart nobody is known, and the first who
   // speaks for the lease is taken for its holder.
   void belongs_to(int64_t lease, const PrincipalPtr& holder);
-  // Throws Refusal (409) when the lease belongs to another token that is still valid: one that was
-  // revoked or has run out may have been replaced.
+  // Throws HttpError (409) when the lease belongs to another token that is still valid: one that
+  // was revoked or has run out may have been replaced.
   void check_holder(int64_t lease, const PrincipalPtr& sender);
 
   // Leases whose time is over, for Leases::expire().

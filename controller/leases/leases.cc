@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/leases/replay_results.h"
 #include "controller/supervisor/effects.h"
 #include "controller/supervisor/notices.h"
@@ -59,27 +59,27 @@ ReplayRow replay_of(Connection& connection, const LeaseRow& lease) {
           ? fmt::format("lease {} of {} is {}", lease.id, lease.verifier, lease.state)
           : fmt::format("token {} is not the token of lease {} of {}", token, lease.id,
                         lease.verifier);
-  throw Refusal(409, "The lease is not held any more", detail,
-                "stop this replay and ask for another lease",
-                AuditNote{lease.run, "stale_lease", detail});
+  throw HttpError(409, "The lease is not held any more", detail,
+                  "stop this replay and ask for another lease",
+                  AuditNote{lease.run, "stale_lease", detail});
 }
 
 // The lease was granted before its run stopped believing the verifier.
 [[noreturn]] void refuse_quarantined(const LeaseRow& lease) {
   const std::string detail =
       fmt::format("lease {}: {} is in quarantine for this run", lease.id, lease.verifier);
-  throw Refusal(409, "The lease is not held any more", detail,
-                "stop this replay and ask for another lease",
-                AuditNote{lease.run, "stale_lease", detail});
+  throw HttpError(409, "The lease is not held any more", detail,
+                  "stop this replay and ask for another lease",
+                  AuditNote{lease.run, "stale_lease", detail});
 }
 
 // Refuses a repeat whose values differ from those of the first time.
 [[noreturn]] void refuse_conflict(const LeaseRow& lease, const std::string& difference) {
   const std::string detail = fmt::format("lease {} of {} has {} with other values: {}", lease.id,
                                          lease.verifier, lease.state, difference);
-  throw Refusal(409, "Already handed in with other values", detail,
-                "the values of the first time, or another lease",
-                AuditNote{lease.run, "conflicting_result", detail});
+  throw HttpError(409, "Already handed in with other values", detail,
+                  "the values of the first time, or another lease",
+                  AuditNote{lease.run, "conflicting_result", detail});
 }
 
 void check(const LeaseRequest& request) {
@@ -259,8 +259,8 @@ bool Leases::better_left_to_others(Connection& connection, const ReplayRow& repl
 LeaseRow Leases::live_row(LedgerTransaction& transaction, int64_t lease, int64_t token) {
   std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row) {
-    throw Refusal(404, "Unknown lease", fmt::format("there is no lease {}", lease),
-                  "a lease from POST /v1/leases");
+    throw HttpError(404, "Unknown lease", fmt::format("there is no lease {}", lease),
+                    "a lease from POST /v1/leases");
   }
   if (row->state != "leased" || row->token != token) {
     refuse_stale(*row, token);

@@ -35,7 +35,7 @@ class Leases {
   void restore(LedgerTransaction& transaction);
 
   // Somebody asks for work and waits for it up to `wait_seconds`; from now on a verifier counts as
-  // one that speaks. As the queue knows it. Throws Refusal (400), whether there is work or not.
+  // one that speaks. As the queue knows it. Throws HttpError (400), whether there is work or not.
   ReplayQueue::Worker asks(const LeaseRequest& request, double wait_seconds);
   // What the queue has for it.
   bool has_work_for(const ReplayQueue::Worker& worker) const;
@@ -44,7 +44,7 @@ class Leases {
   // there is one that speaks, has what the run requires and has not failed it: a broken verifier is
   // always the first to ask again.
   std::optional<Lease> grant(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
-  // These throw Refusal: 404 for a lease that never was, 409 when it is not held with this token
+  // These throw HttpError: 404 for a lease that never was, 409 when it is not held with this token
   // any more.
   void heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat);
   // A repeat with the same values is accepted and changes nothing; one with others is refused

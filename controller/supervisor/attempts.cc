@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/metrics/layers.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
@@ -57,7 +57,7 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
   }
   if (std::optional<AttemptRow> known = ledger::find_attempt(connection, id, attempt.attempt)) {
     if (std::string detail = attempt_difference(*known, fresh); !detail.empty()) {
-      throw Refusal(
+      throw HttpError(
           409, "Attempt already started otherwise", detail,
           fmt::format("attempt {} for a new one", ledger::newest_attempt(connection, id) + 1),
           AuditNote{id, "conflicting_attempt", detail});
@@ -66,14 +66,14 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
   }
   int64_t newest = ledger::newest_attempt(connection, id);
   if (attempt.attempt != newest + 1) {
-    throw Refusal(409, "Attempts are numbered without gaps",
-                  fmt::format("attempt {} follows attempt {}", attempt.attempt, newest),
-                  fmt::format("attempt {}", newest + 1));
+    throw HttpError(409, "Attempts are numbered without gaps",
+                    fmt::format("attempt {} follows attempt {}", attempt.attempt, newest),
+                    fmt::format("attempt {}", newest + 1));
   }
   if (run.life == "completed") {
-    throw Refusal(409, "The run is completed",
-                  fmt::format("{} was reported as completed", run.label),
-                  "another job_id for a new run");
+    throw HttpError(409, "The run is completed",
+                    fmt::format("{} was reported as completed", run.label),
+                    "another job_id for a new run");
   }
   check_plan(connection, run, attempt.plan_version);
   if (run.life != "live") revive(write, run);

@@ -8,7 +8,7 @@
 
 namespace gnomon {
 
-// Throws Refusal. A repeat of one that was accepted changes nothing; a run that had stopped or
+// Throws HttpError. A repeat of one that was accepted changes nothing; a run that had stopped or
 // failed is live again.
 ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& attempt);
 // A run that had stopped or failed is live again, with the attempt that was under way, whose next

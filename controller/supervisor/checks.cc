@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_trainers.h"
 
@@ -43,7 +43,7 @@ AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
     return *std::move(known);
   }
   const int64_t newest = ledger::newest_attempt(connection, run);
-  throw Refusal(
+  throw HttpError(
       409, "Unknown attempt", fmt::format("attempt {} was never started", attempt),
       newest == 0
           ? "an attempt started with POST attempts (this run has none yet)"
@@ -56,7 +56,7 @@ void check_plan(Connection& connection, CachedRun& run, int64_t plan_version) {
       std::max(run.registration.newest_plan_version, run.state.next_plan_version - 1);
   const bool issued = plan_version > 0 && plan_version <= newest;
   if (!issued && !ledger::find_plan(connection, run.id, plan_version)) {
-    throw Refusal(
+    throw HttpError(
         409, std::string(kUnknownPlan), fmt::format("plan_version is {}", plan_version),
         fmt::format("0 to {}, or that of a plan of the notice plan_without_controller; a "
                     "trainer that knows newer ones says so in newest_plan_version when it "
@@ -74,9 +74,9 @@ void check_trainer(Connection& connection, int64_t run, const std::string& incar
       "{} is trained by the process {} now, and this request is of {}, which started "
       "before it",
       run_name(run), trainer->incarnation, incarnation);
-  throw Refusal(409, std::string(kTrainerReplaced), detail,
-                "requests of the trainer that started last; this one has to end",
-                AuditNote{run, "replaced_trainer", detail});
+  throw HttpError(409, std::string(kTrainerReplaced), detail,
+                  "requests of the trainer that started last; this one has to end",
+                  AuditNote{run, "replaced_trainer", detail});
 }
 
 void check_newest_attempt(Connection& connection, int64_t run, int64_t attempt) {
@@ -85,9 +85,9 @@ void check_newest_attempt(Connection& connection, int64_t run, int64_t attempt) 
   if (attempt >= newest) return;
   const std::string detail = fmt::format("attempt {} of {} has begun, and this request is of {}",
                                          newest, run_name(run), attempt);
-  throw Refusal(409, "A newer attempt has begun", detail,
-                fmt::format("requests of attempt {}", newest),
-                AuditNote{run, "stale_attempt", detail});
+  throw HttpError(409, "A newer attempt has begun", detail,
+                  fmt::format("requests of attempt {}", newest),
+                  AuditNote{run, "stale_attempt", detail});
 }
 
 }  // namespace gnomon

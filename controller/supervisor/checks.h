@@ -17,23 +17,24 @@ inline constexpr std::string_view kTrainerReplaced = "Another trainer has taken 
 // It announces the plan, by its registration or a notice, and sends the report again.
 inline constexpr std::string_view kUnknownPlan = "Unknown plan";
 
-// Throws Refusal (400) when who asks, or why, is blank.
+// Throws HttpError (400) when who asks, or why, is blank.
 void check_asker(const std::string& owner, const std::string& reason);
-// Throws Refusal (400) for a step beyond all that this run can have: many times the steps that its
-// trainer said it would take, which is more than any schedule is prolonged by. `member` names it.
+// Throws HttpError (400) for a step beyond all that this run can have: many times the steps that
+// its trainer said it would take, which is more than any schedule is prolonged by. `member` names
+// it.
 void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
                      int64_t least);
-// Throws Refusal (409) when the run never began it.
+// Throws HttpError (409) when the run never began it.
 AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
-// Throws Refusal (409, kUnknownPlan) for a plan that the run has never had.
+// Throws HttpError (409, kUnknownPlan) for a plan that the run has never had.
 void check_plan(Connection& connection, CachedRun& run, int64_t plan_version);
 
 // The next two decide which of several trainers of one run counts; docs/api.md has the protocol.
 //
-// Throws Refusal (409) when another process has taken the run over from the one that says that it
+// Throws HttpError (409) when another process has taken the run over from the one that says that it
 // is `incarnation`; one that says nothing is let through.
 void check_trainer(Connection& connection, int64_t run, const std::string& incarnation);
-// Throws Refusal (409) when an attempt after `attempt` has begun; 0: not said.
+// Throws HttpError (409) when an attempt after `attempt` has begun; 0: not said.
 void check_newest_attempt(Connection& connection, int64_t run, int64_t attempt);
 
 }  // namespace gnomon

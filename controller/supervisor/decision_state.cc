@@ -303,10 +303,10 @@ RunRow row_of(Connection& connection, int64_t run) {
 }  // namespace
 
 RunSetAside::RunSetAside(const std::string& label, std::string reason)
-    : Refusal(503, "The run is set aside",
-              fmt::format("the decision state of {} cannot be had: {}", label, reason),
-              "other runs; this one when gnomond has been stopped and `gnomon ledger repair` has "
-              "rebuilt its state, or a backup has been restored"),
+    : HttpError(503, "The run is set aside",
+                fmt::format("the decision state of {} cannot be had: {}", label, reason),
+                "other runs; this one when gnomond has been stopped and `gnomon ledger repair` has "
+                "rebuilt its state, or a backup has been restored"),
       reason_(std::move(reason)) {
   retry_after(10);
 }

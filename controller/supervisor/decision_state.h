@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/decide/decide.h"
 #include "protocol/records.h"
 #include "storage/ledger_connection.h"
@@ -20,7 +20,7 @@ namespace gnomon {
 
 // The run's state can neither be read nor computed: calls that need it are refused (503),
 // everything else goes on.
-class RunSetAside : public Refusal {
+class RunSetAside : public HttpError {
  public:
   RunSetAside(const std::string& label, std::string reason);
   const std::string& reason() const { return reason_; }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
@@ -30,14 +30,14 @@ Directive acknowledge_directive(WriteContext write, int64_t id, int64_t number,
   Connection& connection = write.transaction.connection();
   std::optional<Directive> known = ledger::find_directive(connection, id, number);
   if (!known) {
-    throw Refusal(404, "Unknown directive",
-                  fmt::format("{} has no directive {}", run.label, number),
-                  fmt::format("a number from 1 to {}", ledger::last_directive(connection, id)));
+    throw HttpError(404, "Unknown directive",
+                    fmt::format("{} has no directive {}", run.label, number),
+                    fmt::format("a number from 1 to {}", ledger::last_directive(connection, id)));
   }
   bool ends = ack.state == "applied" || ack.state == "rejected";
   if (!ends && ack.state != "acknowledged") {
-    throw Refusal(400, "Value not accepted", fmt::format("state is \"{}\"", ack.state),
-                  "acknowledged, applied or rejected");
+    throw HttpError(400, "Value not accepted", fmt::format("state is \"{}\"", ack.state),
+                    "acknowledged, applied or rejected");
   }
   const auto state = DirectiveState::on_record(ack.state);
   if (known->state == state) {
@@ -51,8 +51,8 @@ Directive acknowledge_directive(WriteContext write, int64_t id, int64_t number,
   if (known->state == "applied" || known->state == "rejected") {
     std::string detail = fmt::format("directive {} of {} is {} and cannot become {}", number,
                                      run.label, known->state, ack.state);
-    throw Refusal(409, "The directive has ended", detail, known->state,
-                  AuditNote{id, "impossible_ack", detail});
+    throw HttpError(409, "The directive has ended", detail, known->state,
+                    AuditNote{id, "impossible_ack", detail});
   }
   if (known->state == "expired") {
     ledger::insert_audit(connection, write.runs.now(), id, "late_ack",

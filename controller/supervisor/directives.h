@@ -10,7 +10,7 @@ namespace gnomon {
 
 // Open directives above `after`; pending ones become delivered.
 DirectiveList deliver_directives(WriteContext write, int64_t id, int64_t after);
-// Throws Refusal. A repeat changes nothing.
+// Throws HttpError. A repeat changes nothing.
 Directive acknowledge_directive(WriteContext write, int64_t id, int64_t number,
                                 const DirectiveAck& ack);
 

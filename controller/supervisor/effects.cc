@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "protocol/json.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"

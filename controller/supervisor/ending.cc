@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/checks.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_deletion.h"
@@ -19,11 +19,11 @@ constexpr double kTrainerSilentSeconds = 120;
 constexpr int64_t kDeletedAtOnce = 1000;
 constexpr const char* kReason = "the run is being deleted";
 
-// Throws Refusal (409).
+// Throws HttpError (409).
 void refuse_while_trainer_speaks(const RunCache& runs, int64_t run, const std::string& label) {
   const double silent = runs.silent_for(run);
   if (silent >= kTrainerSilentSeconds) return;
-  throw Refusal(
+  throw HttpError(
       409, "The trainer is there",
       fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago", label,
                   silent),
@@ -41,10 +41,10 @@ ReportAck finish_run(WriteContext write, int64_t id, const RunFinished& finished
     return report_ack(write.transaction, run, 0, 1);
   }
   if (run.life != "live") {
-    throw Refusal(409, "The run has ended otherwise",
-                  fmt::format("{} is {} on record, now it is said to be {}", run.label, run.life,
-                              finished.outcome),
-                  run.life);
+    throw HttpError(409, "The run has ended otherwise",
+                    fmt::format("{} is {} on record, now it is said to be {}", run.label, run.life,
+                                finished.outcome),
+                    run.life);
   }
   ledger::finish_run(write.transaction.connection(), id, finished, write.runs.now());
   run.life = finished.outcome;
@@ -92,9 +92,10 @@ bool delete_run(WriteContext write, int64_t id) {
   if (!row) throw unknown_run(run_name(id));
   const std::string label = row->label();
   if (row->state == "live") {
-    throw Refusal(409, "The run is live", fmt::format("{} has not ended", label),
-                  "a run that is completed, stopped or failed; one whose trainer is gone for good "
-                  "is ended by `gnomon runs end`");
+    throw HttpError(
+        409, "The run is live", fmt::format("{} has not ended", label),
+        "a run that is completed, stopped or failed; one whose trainer is gone for good "
+        "is ended by `gnomon runs end`");
   }
   if (row->state != ledger::kDeleting) {
     ledger::begin_deletion(connection, id, kReason, write.runs.now());

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/alerts.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/precision_plan.h"

@@ -11,7 +11,7 @@
 
 namespace gnomon {
 
-// Throws Refusal. The same notice twice is kept once.
+// Throws HttpError. The same notice twice is kept once.
 ReportAck report_notice(WriteContext write, int64_t id, const TrainerNotice& notice);
 // gnomond's own word for people, of a kind of kOwnNoticeKinds; no decision rests on it.
 void add_own_notice(WriteContext write, int64_t id, std::string_view kind, const std::string& text);

@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/checks.h"
 #include "controller/supervisor/policies_on_record.h"
 #include "protocol/precision_plan.h"
@@ -38,7 +38,7 @@ void check_expiry(const OverrideRequest& request, bool lasting) {
   }
 }
 
-// Throws Refusal (400), or ConfigError with the plan's line.
+// Throws HttpError (400), or ConfigError with the plan's line.
 void check_override(const OverrideRequest& request, const RunRegistration& registration) {
   bool lasting = among(kLastingKinds, request.kind);
   check_asker(request.owner, request.reason);
@@ -93,7 +93,7 @@ OverrideAccepted override_run(WriteContext write, int64_t id, const OverrideRequ
   decide::OperatorOverride asked{request.kind,  request.plan,   request.mode,
                                  request.owner, request.reason, expires_at};
   if (std::string why = decide::why_not(run.state, asked); !why.empty()) {
-    throw Refusal(409, "The override makes no sense now", why);
+    throw HttpError(409, "The override makes no sense now", why);
   }
   std::vector<decide::Effect> effects = write.runs.hear(write.transaction, run, asked);
   const auto* decision = first_of<decide::RecordDecision>(effects);

@@ -9,7 +9,7 @@
 
 namespace gnomon {
 
-// Throws Refusal: 400 for values, 409 when it makes no sense now; ConfigError for the plan.
+// Throws HttpError: 400 for values, 409 when it makes no sense now; ConfigError for the plan.
 OverrideAccepted override_run(WriteContext write, int64_t id, const OverrideRequest& request);
 // `toml` is checked; throws ConfigError.
 void set_policy(WriteContext write, int64_t id, const std::string& toml);

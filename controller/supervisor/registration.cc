@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
@@ -63,7 +63,7 @@ RunRegistered register_again(WriteContext write, CachedRun& run,
                              const RunRegistration& registration) {
   const RunRegistration& before = run.registration;
   if (before.sites != registration.sites || before.layers != registration.layers) {
-    throw Refusal(
+    throw HttpError(
         409, "Another model under a known name",
         fmt::format("run {}/{} was registered with {} GEMM sites in {} layers, now with {} in {}",
                     registration.name, registration.job_id, before.sites.size(), before.layers,
@@ -94,7 +94,7 @@ RunRegistered register_again(WriteContext write, CachedRun& run,
   return registered_as(run.id, run.state, run.policy);
 }
 
-// Whose the run is from now on. Throws Refusal (409, kTrainerReplaced).
+// Whose the run is from now on. Throws HttpError (409, kTrainerReplaced).
 void take_over(WriteContext write, int64_t id, const TrainerProcess& process) {
   Connection& connection = write.transaction.connection();
   // By this clock, whatever that of the trainer's host says.

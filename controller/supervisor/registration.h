@@ -14,7 +14,7 @@ struct TrainerProcess {
   double running_seconds = 0;    // when it registers: since its start
 };
 
-// Throws Refusal. A repeat changes nothing. Of two processes that say who they are, the one that
+// Throws HttpError. A repeat changes nothing. Of two processes that say who they are, the one that
 // started later has the run from then on.
 RunRegistered register_run(WriteContext write, const RunRegistration& registration,
                            const TrainerProcess& process = {});

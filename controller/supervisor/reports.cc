@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/leases/replay_results.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/checks.h"
@@ -130,7 +130,7 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
     if (std::string conflict = step_difference(*known, report); !conflict.empty()) {
       std::string detail = fmt::format("attempt {} step {} is on record with other values: {}",
                                        report.attempt, report.step, conflict);
-      throw Refusal(
+      throw HttpError(
           409, "Step already reported with other values", detail,
           "the values of the first report, or a new attempt; nothing of this batch was taken",
           AuditNote{id, "conflicting_step", detail});
@@ -175,9 +175,9 @@ ReportAck report_checkpoint(WriteContext write, int64_t id, const CheckpointRepo
       std::string detail =
           fmt::format("the checkpoint of attempt {} step {} is on record with other values: {}",
                       checkpoint.attempt, checkpoint.step, conflict);
-      throw Refusal(409, "Checkpoint already reported with other values", detail,
-                    "the values of the first report, or a new attempt",
-                    AuditNote{id, "conflicting_checkpoint", detail});
+      throw HttpError(409, "Checkpoint already reported with other values", detail,
+                      "the values of the first report, or a new attempt",
+                      AuditNote{id, "conflicting_checkpoint", detail});
     }
     return report_ack(write.transaction, run, 0, 1);
   }

@@ -1,5 +1,5 @@
-// What trainers report while they train: steps and checkpoints. All throw Refusal. A repeat of what
-// was accepted changes nothing.
+// What trainers report while they train: steps and checkpoints. All throw HttpError. A repeat of
+// what was accepted changes nothing.
 #pragma once
 
 #include <cstdint>

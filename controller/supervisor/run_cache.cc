@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/failpoint.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/alerts.h"
 #include "controller/supervisor/effects.h"
 #include "protocol/json.h"
@@ -105,8 +105,9 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     throw unknown_run(run_name(id));
   }
   if (row->state == ledger::kDeleting) {
-    throw Refusal(409, "The run is being deleted", fmt::format("{} is being deleted", row->label()),
-                  "DELETE of it until it is gone; another run");
+    throw HttpError(409, "The run is being deleted",
+                    fmt::format("{} is being deleted", row->label()),
+                    "DELETE of it until it is gone; another run");
   }
   std::vector<decide::Effect> effects;
   std::vector<std::function<void()>> late_effects;
@@ -168,7 +169,7 @@ bool RunCache::readable(LedgerTransaction& transaction, int64_t run) {
   try {
     load(transaction, run);
     return true;
-  } catch (const Refusal&) {
+  } catch (const HttpError&) {
     return false;
   }
 }

@@ -51,8 +51,8 @@ class RunCache {
   // Writes down the states that are behind, as a start under another version wants them.
   void save_all(LedgerTransaction& transaction);
 
-  // The run as it is now, until the write ends. Throws Refusal: 404, 409 while it is being deleted,
-  // 503 while it is set aside.
+  // The run as it is now, until the write ends. Throws HttpError: 404, 409 while it is being
+  // deleted, 503 while it is set aside.
   CachedRun& load(LedgerTransaction& transaction, int64_t id);
   // False: the run is set aside, being deleted, or not there.
   bool readable(LedgerTransaction& transaction, int64_t run);

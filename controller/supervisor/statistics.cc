@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_statistics.h"
@@ -17,8 +17,8 @@ namespace {
 
 [[noreturn]] void refuse(size_t row, const char* member, const std::string& value,
                          const std::string& accepted) {
-  throw Refusal(400, "Bad value", fmt::format("rows[{}].{} is \"{}\"", row, member, value),
-                accepted);
+  throw HttpError(400, "Bad value", fmt::format("rows[{}].{} is \"{}\"", row, member, value),
+                  accepted);
 }
 
 void check_rows(const StatisticsReport& report, const std::vector<std::string>& sites) {

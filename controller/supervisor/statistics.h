@@ -9,7 +9,7 @@
 
 namespace gnomon {
 
-// Throws Refusal. Rows that are on record already stay as they are.
+// Throws HttpError. Rows that are on record already stay as they are.
 ReportAck report_statistics(WriteContext write, int64_t id, const StatisticsReport& report);
 
 }  // namespace gnomon

@@ -196,7 +196,7 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
   void write(const std::function<void(LedgerTransaction&)>& what) {
     try {
       ledger->write(what);
-    } catch (const Refusal& refusal) {
+    } catch (const HttpError& refusal) {
       EXPECT_LT(refusal.problem().status, 500) << refusal.what();
     }
     steady += 0.01;

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/ending.h"
 #include "controller/supervisor/overrides.h"
@@ -113,7 +113,7 @@ TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
   ledger_.write([&](LedgerTransaction& transaction) {
     EXPECT_EQ(report_steps({*runs_, transaction}, run_, {{without, nan}}).repeated, 2);
     nan.grad_norm = 1;
-    EXPECT_THROW(report_steps({*runs_, transaction}, run_, {{nan}}), Refusal);
+    EXPECT_THROW(report_steps({*runs_, transaction}, run_, {{nan}}), HttpError);
   });
 }
 

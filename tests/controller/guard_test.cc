@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/sha256.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "tests/support/temporary_directory.h"
 
 namespace gnomon {
@@ -208,7 +208,7 @@ class GuardTest : public ::testing::Test {
   static Problem problem_of(const std::function<void()>& action, double* retry_after = nullptr) {
     try {
       action();
-    } catch (const Refusal& refusal) {
+    } catch (const HttpError& refusal) {
       if (retry_after) *retry_after = refusal.retry_after();
       return refusal.problem();
     }

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "controller/api/request_head.h"
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
 
@@ -27,8 +27,8 @@ TEST(RequestHeadTest, ATargetInAbsoluteFormIsItsPathAndItsHost) {
   EXPECT_EQ(of("HTTPS://here/a%20b"), "here /a b /a%20b");
   EXPECT_EQ(of("http://here"), "here / /");
   EXPECT_EQ(of("http://here?x"), "here / ?x");
-  EXPECT_THROW(of("http:///v1/runs"), Refusal);
-  EXPECT_THROW(of("http://localhost:x@evil.example/v1/runs"), Refusal);
+  EXPECT_THROW(of("http:///v1/runs"), HttpError);
+  EXPECT_THROW(of("http://localhost:x@evil.example/v1/runs"), HttpError);
   EXPECT_EQ(of("/http://here"), "field /http://here /http://here");
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/leases/leases.h"
 #include "controller/supervisor/effects.h"
 #include "controller/supervisor/registration.h"
@@ -128,8 +128,8 @@ class LeasesTest : public LedgerTest {
   int status_of(const std::function<void()>& action) {
     try {
       action();
-    } catch (const Refusal& refusal) {
-      return refusal.problem().status;
+    } catch (const HttpError& error) {
+      return error.problem().status;
     }
     return 200;
   }

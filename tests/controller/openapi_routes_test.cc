@@ -73,7 +73,7 @@ TEST_F(OpenApiRoutesTest, BodiesAndTheirLimitsAgree) {
       bool taken = true;
       try {
         Router::check_content_type(route, request);
-      } catch (const Refusal&) {
+      } catch (const HttpError&) {
         taken = false;
       }
       EXPECT_EQ(taken, types.contains(type)) << name_of(route) << " " << type;
@@ -128,7 +128,7 @@ TEST_F(OpenApiRoutesTest, PatternsOfSecondsAreWhatIsTaken) {
             bool accepted = true;
             try {
               check_query(route.parameters, request);
-            } catch (const Refusal&) {
+            } catch (const HttpError&) {
               accepted = false;
             }
             EXPECT_EQ(std::regex_match(request.query[each.name], pattern), accepted)

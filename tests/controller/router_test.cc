@@ -17,7 +17,7 @@ Route route(const char* method, const char* pattern, BodyKind body = BodyKind::k
 Problem problem_of(const std::function<void()>& action) {
   try {
     action();
-  } catch (const Refusal& refusal) {
+  } catch (const HttpError& refusal) {
     return refusal.problem();
   }
   return {};

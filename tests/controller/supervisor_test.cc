@@ -1,7 +1,7 @@
 // What the supervisor keeps in memory is never ahead of the ledger.
 #include <gtest/gtest.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/ending.h"
 #include "controller/supervisor/registration.h"
@@ -115,7 +115,7 @@ class EndedRunTest : public LedgerTest {
         end_run({runs, transaction}, run, {"mira", "the node burned down"});
       });
       return 200;
-    } catch (const Refusal& refusal) {
+    } catch (const HttpError& refusal) {
       return refusal.problem().status;
     }
   }

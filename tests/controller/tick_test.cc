@@ -1,7 +1,7 @@
 // Time that passes while nobody reports: directives that are never answered.
 #include <gmock/gmock.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/directives.h"
 #include "controller/supervisor/overrides.h"
@@ -181,7 +181,7 @@ TEST_F(TickTest, ALateApplicationIsBelievedAndOnRecord) {
             1);
   EXPECT_EQ(ack("applied").state, "applied") << "a repeat";
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM audit WHERE what = 'late_ack'"), 1);
-  EXPECT_THROW(ack("rejected"), Refusal);
+  EXPECT_THROW(ack("rejected"), HttpError);
 }
 
 TEST_F(TickTest, ALateRejectionIsOnRecord) {

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/directives.h"
 #include "controller/supervisor/ending.h"

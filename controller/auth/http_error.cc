@@ -1,4 +1,4 @@
-#include "controller/auth/refusal.h"
+#include "controller/auth/http_error.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 
 namespace gnomon {
 
-Refusal::Refusal(int status, std::string title, std::string detail, std::string accepted,
-                 std::optional<AuditNote> audit)
+HttpError::HttpError(int status, std::string title, std::string detail, std::string accepted,
+                     std::optional<AuditNote> audit)
     : Error(title + ": " + detail), audit_(std::move(audit)) {
   problem_.title = std::move(title);
   problem_.status = status;
@@ -16,12 +16,12 @@ Refusal::Refusal(int status, std::string title, std::string detail, std::string 
   problem_.accepted = std::move(accepted);
 }
 
-Refusal& Refusal::retry_after(double seconds) {
+HttpError& HttpError::retry_after(double seconds) {
   retry_after_ = seconds;
   return *this;
 }
 
-Refusal value_refused(const std::string& detail, const std::string& accepted) {
+HttpError value_refused(const std::string& detail, const std::string& accepted) {
   return {400, "Value not accepted", detail, accepted};
 }
 
@@ -35,9 +35,9 @@ void require_step(int64_t value, std::string_view member, int64_t least) {
                       fmt::format("{} to {}", least, kStepMax));
 }
 
-Refusal unknown_run(const std::string& text) {
-  return Refusal(404, "Unknown run", fmt::format("there is no run \"{}\" in this ledger", text),
-                 "a run of GET /v1/runs, as \"run-3\" or \"3\"");
+HttpError unknown_run(const std::string& text) {
+  return HttpError(404, "Unknown run", fmt::format("there is no run \"{}\" in this ledger", text),
+                   "a run of GET /v1/runs, as \"run-3\" or \"3\"");
 }
 
 std::optional<int64_t> run_number(std::string_view digits) {

@@ -11,9 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class ApiRefusalTest : public ApiTest {
+class ApiErrorTest : public ApiTest {
  protected:
-  ApiRefusalTest() { trainer.begin(); }
+  ApiErrorTest() { trainer.begin(); }
   // Sends `text` as it is and returns the whole answer.
   std::string raw(const std::string& text) {
     RawConnection connection(daemon.port());
@@ -23,13 +23,13 @@ class ApiRefusalTest : public ApiTest {
   FakeTrainer trainer{daemon.url()};
 };
 
-TEST_F(ApiRefusalTest, MalformedJsonNamesTheTrouble) {
+TEST_F(ApiErrorTest, MalformedJsonNamesTheTrouble) {
   Refused refusal = refused("POST", "/v1/runs", "{\"name\": ");
   EXPECT_EQ(refusal.status, 400);
   EXPECT_FALSE(refusal.detail.empty());
 }
 
-TEST_F(ApiRefusalTest, AWrongMemberIsNamedWithItsPath) {
+TEST_F(ApiErrorTest, AWrongMemberIsNamedWithItsPath) {
   Refused refusal = refused("POST", trainer.path("/steps"), R"({"steps":[{"attempt":"one"}]})");
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr("steps[0]"));
@@ -38,7 +38,7 @@ TEST_F(ApiRefusalTest, AWrongMemberIsNamedWithItsPath) {
 
 // What the ledger cannot hold must not look like a fault that passes: the trainer would repeat it
 // for ever.
-TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
+TEST_F(ApiErrorTest, NumbersThatNoRunHasAreRefusedForGood) {
   StepReport step = test_step(1);
   step.learning_rate = std::numeric_limits<double>::quiet_NaN();
   Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}}));
@@ -68,7 +68,7 @@ TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
   EXPECT_EQ(refused("POST", trainer.path("/attempts"), to_json(attempt)).status, 400);
 }
 
-TEST_F(ApiRefusalTest, APolicyNestedTooDeepIsRefusedAndTheDaemonLives) {
+TEST_F(ApiErrorTest, APolicyNestedTooDeepIsRefusedAndTheDaemonLives) {
   std::string text = "a = ";
   for (int i = 0; i < 255; ++i) text += "{a=";
   text += '1';
@@ -79,7 +79,7 @@ TEST_F(ApiRefusalTest, APolicyNestedTooDeepIsRefusedAndTheDaemonLives) {
   EXPECT_EQ(refused("POST", "/v1/policy/check", dotted + "a = 1").status, 400);
 }
 
-TEST_F(ApiRefusalTest, UnknownRunsAre404OnEveryPath) {
+TEST_F(ApiErrorTest, UnknownRunsAre404OnEveryPath) {
   std::string batch = to_json(StepBatch{{test_step(1)}});
   EXPECT_EQ(refused("POST", "/v1/runs/run-99/steps", batch).status, 404);
   EXPECT_EQ(
@@ -107,7 +107,7 @@ TEST_F(ApiRefusalTest, UnknownRunsAre404OnEveryPath) {
   }
 }
 
-TEST_F(ApiRefusalTest, AnUnknownAttemptIsRefused) {
+TEST_F(ApiErrorTest, AnUnknownAttemptIsRefused) {
   Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{test_step(1, 4)}}));
   EXPECT_EQ(refusal.status, 409);
   EXPECT_THAT(refusal.detail, HasSubstr("attempt 4"));
@@ -115,7 +115,7 @@ TEST_F(ApiRefusalTest, AnUnknownAttemptIsRefused) {
             409);
 }
 
-TEST_F(ApiRefusalTest, ValuesOutOfRangeAreRefused) {
+TEST_F(ApiErrorTest, ValuesOutOfRangeAreRefused) {
   StepReport step = test_step(0);
   EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
   step = test_step(1);
@@ -137,13 +137,13 @@ TEST_F(ApiRefusalTest, ValuesOutOfRangeAreRefused) {
   EXPECT_THAT(refused("POST", "/v1/runs", to_json(planless)).detail, HasSubstr("model.layers.7.*"));
 }
 
-TEST_F(ApiRefusalTest, AnotherModelUnderAKnownNameIsRefused) {
+TEST_F(ApiErrorTest, AnotherModelUnderAKnownNameIsRefused) {
   RunRegistration other = test_registration();
   other.sites.pop_back();
   EXPECT_EQ(refused("POST", "/v1/runs", to_json(other)).status, 409);
 }
 
-TEST_F(ApiRefusalTest, StaleAndUnknownLeasesAreRefused) {
+TEST_F(ApiErrorTest, StaleAndUnknownLeasesAreRefused) {
   FakeVerifier verifier(daemon.url());
   trainer.train(1, 5);
   Lease lease = verifier.lease().value();
@@ -166,7 +166,7 @@ TEST_F(ApiRefusalTest, StaleAndUnknownLeasesAreRefused) {
 }
 
 // Two runs would be called by one name else: "a/b", "1" and "a", "b/1".
-TEST_F(ApiRefusalTest, ASlashInAJobIdIsRefusedAndOneInANameIsNot) {
+TEST_F(ApiErrorTest, ASlashInAJobIdIsRefusedAndOneInANameIsNot) {
   RunRegistration run = test_registration();
   run.job_id = "b/1";
   Refused refusal = refused("POST", "/v1/runs", to_json(run));
@@ -177,7 +177,7 @@ TEST_F(ApiRefusalTest, ASlashInAJobIdIsRefusedAndOneInANameIsNot) {
   daemon.client().checked("POST", "/v1/runs", to_json(run));
 }
 
-TEST_F(ApiRefusalTest, TextsThatAreLongOrHaveControlCharactersAreRefusedByTheirPlace) {
+TEST_F(ApiErrorTest, TextsThatAreLongOrHaveControlCharactersAreRefusedByTheirPlace) {
   StepReport step = test_step(1);
   step.weights_hash = std::string(201, 'f');
   Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}}));
@@ -199,7 +199,7 @@ TEST_F(ApiRefusalTest, TextsThatAreLongOrHaveControlCharactersAreRefusedByTheirP
 }
 
 // The log is never trimmed, and the sender may repeat itself for months.
-TEST_F(ApiRefusalTest, ARefusalThatIsRepeatedIsNotedSoManyTimesAndNoMore) {
+TEST_F(ApiErrorTest, ARefusalThatIsRepeatedIsNotedSoManyTimesAndNoMore) {
   trainer.post_steps({{test_step(1)}});
   StepReport other = test_step(1);
   other.loss = 3.25;
@@ -209,7 +209,7 @@ TEST_F(ApiRefusalTest, ARefusalThatIsRepeatedIsNotedSoManyTimesAndNoMore) {
   EXPECT_EQ(get(trainer.path("/audit")).as_array().size(), 20u);
 }
 
-TEST_F(ApiRefusalTest, AnUnknownDirectiveOrAckIsRefused) {
+TEST_F(ApiErrorTest, AnUnknownDirectiveOrAckIsRefused) {
   EXPECT_EQ(refused("POST", trainer.path("/directives/5/ack"),
                     to_json(DirectiveAck{"applied", 1, 1, "", 0}))
                 .status,
@@ -220,7 +220,7 @@ TEST_F(ApiRefusalTest, AnUnknownDirectiveOrAckIsRefused) {
             404);
 }
 
-TEST_F(ApiRefusalTest, UnknownPathsAre404AndWrongMethods405) {
+TEST_F(ApiErrorTest, UnknownPathsAre404AndWrongMethods405) {
   EXPECT_EQ(refused("GET", "/v1/nothing").status, 404);
   EXPECT_EQ(refused("GET", "/nothing").status, 404);
   Refused refusal = refused("DELETE", "/v1/runs");
@@ -231,7 +231,7 @@ TEST_F(ApiRefusalTest, UnknownPathsAre404AndWrongMethods405) {
               HasSubstr("Allow: GET, HEAD, POST"));
 }
 
-TEST_F(ApiRefusalTest, AnotherContentTypeIs415) {
+TEST_F(ApiErrorTest, AnotherContentTypeIs415) {
   std::string answer =
       raw("POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/xml\r\nContent-Length: "
           "4\r\n\r\n<a/>");
@@ -240,7 +240,7 @@ TEST_F(ApiRefusalTest, AnotherContentTypeIs415) {
   EXPECT_THAT(answer, HasSubstr("application/problem+json"));
 }
 
-TEST_F(ApiRefusalTest, ABodyThatIsTooLargeIs413WhetherItsLengthIsSaidOrNot) {
+TEST_F(ApiErrorTest, ABodyThatIsTooLargeIs413WhetherItsLengthIsSaidOrNot) {
   std::string body(20'000, ' ');
   EXPECT_THAT(raw(fmt::format("POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
                               trainer.path("/finished"), body.size(), body)),
@@ -254,14 +254,14 @@ TEST_F(ApiRefusalTest, ABodyThatIsTooLargeIs413WhetherItsLengthIsSaidOrNot) {
       HasSubstr("413"));
 }
 
-TEST_F(ApiRefusalTest, BrokenHttpIs400AndAHugeHeader431) {
+TEST_F(ApiErrorTest, BrokenHttpIs400AndAHugeHeader431) {
   EXPECT_THAT(raw("nonsense\r\n\r\n"), HasSubstr("400"));
   EXPECT_THAT(raw("GET / HTTP/1.1\r\nX: " + std::string(40'000, 'x') + "\r\n\r\n"),
               HasSubstr("431"));
   EXPECT_THAT(raw("GET /v1/runs?a=%zz HTTP/1.1\r\nHost: localhost\r\n\r\n"), HasSubstr("400"));
 }
 
-TEST_F(ApiRefusalTest, ABadPolicyIsRefusedWithItsLineAndTheOldOneStays) {
+TEST_F(ApiErrorTest, ABadPolicyIsRefusedWithItsLineAndTheOldOneStays) {
   Refused refusal = refused("POST", "/v1/policy/check", "[window]\nevery = 5\nsteps = \"many\"\n");
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr(":3"));
@@ -270,7 +270,7 @@ TEST_F(ApiRefusalTest, ABadPolicyIsRefusedWithItsLineAndTheOldOneStays) {
   EXPECT_EQ(client.checked("GET", trainer.path("/policy")).body, test_policy());
 }
 
-TEST_F(ApiRefusalTest, TooManyStepsAtOnceAreRefusedInBothDirections) {
+TEST_F(ApiErrorTest, TooManyStepsAtOnceAreRefusedInBothDirections) {
   EXPECT_EQ(refused("GET", trainer.path("/steps?every=0")).status, 400);
   EXPECT_EQ(refused("GET", trainer.path("/steps?from=-1")).status, 400);
   StepBatch batch;

@@ -1,4 +1,4 @@
-#include "controller/api/refusal_notes.h"
+#include "controller/api/audit_note_limiter.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ constexpr size_t kKeysMax = 4096;  // counted; beyond them what is left out is n
 
 }  // namespace
 
-std::optional<AuditNote> RefusalNotes::admit(AuditNote note, double now) {
+std::optional<AuditNote> AuditNoteLimiter::admit(AuditNote note, double now) {
   const std::string key = fmt::format("{}/{}", note.run.value_or(0), note.what);
   const bool taken = rates_.take(key, kNoted, now) == 0;
   const std::lock_guard lock(mutex_);

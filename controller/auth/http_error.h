@@ -22,15 +22,15 @@ struct AuditNote {
   std::string detail;
 };
 
-class Refusal : public Error {
+class HttpError : public Error {
  public:
   // `accepted` says what would have been accepted; may be empty.
-  Refusal(int status, std::string title, std::string detail, std::string accepted = {},
-          std::optional<AuditNote> audit = std::nullopt);
+  HttpError(int status, std::string title, std::string detail, std::string accepted = {},
+            std::optional<AuditNote> audit = std::nullopt);
   const Problem& problem() const { return problem_; }
   const std::optional<AuditNote>& audit() const { return audit_; }
   // Seconds after which the same request may be sent again; 0: nothing is said of it.
-  Refusal& retry_after(double seconds);
+  HttpError& retry_after(double seconds);
   double retry_after() const { return retry_after_; }
 
  private:
@@ -40,7 +40,7 @@ class Refusal : public Error {
 };
 
 // Refuses a value in a message: 400.
-Refusal value_refused(const std::string& detail, const std::string& accepted);
+HttpError value_refused(const std::string& detail, const std::string& accepted);
 // Throws it unless `condition`.
 void require(bool condition, const std::string& detail, const std::string& accepted);
 // The same, "`member` is `value`", for what stands in the way of every step: its texts are made
@@ -60,11 +60,11 @@ void require(bool condition, std::string_view member, const Value& value,
 inline constexpr int64_t kStepMax = 1'000'000'000;
 void require_step(int64_t value, std::string_view member, int64_t least);
 
-// The run's id from "run-3" or "3". Throws Refusal (404) on anything else.
+// The run's id from "run-3" or "3". Throws HttpError (404) on anything else.
 int64_t parse_run_id(const std::string& text);
 // The same, nothing where it is none.
 std::optional<int64_t> run_number(std::string_view text);
 std::string run_name(int64_t run);  // "run-3"
-Refusal unknown_run(const std::string& text);
+HttpError unknown_run(const std::string& text);
 
 }  // namespace gnomon

@@ -9,12 +9,12 @@
 #include <string>
 #include <unordered_map>
 
+#include "controller/auth/http_error.h"
 #include "controller/auth/rate_limit.h"
-#include "controller/auth/refusal.h"
 
 namespace gnomon {
 
-class RefusalNotes {
+class AuditNoteLimiter {
  public:
   // The note as it is to be written; nothing when it is left out. `now` in steady clock seconds.
   std::optional<AuditNote> admit(AuditNote note, double now);

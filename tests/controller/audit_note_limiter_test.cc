@@ -1,4 +1,4 @@
-#include "controller/api/refusal_notes.h"
+#include "controller/api/audit_note_limiter.h"
 
 #include <gmock/gmock.h>
 
@@ -7,8 +7,8 @@ namespace {
 
 using ::testing::EndsWith;
 
-TEST(RefusalNotesTest, OfAKindSoManyAreNotedAtOnceAndThenOneAMinuteThatCountsTheOthers) {
-  RefusalNotes notes;
+TEST(AuditNoteLimiterTest, OfAKindSoManyAreNotedAtOnceAndThenOneAMinuteThatCountsTheOthers) {
+  AuditNoteLimiter notes;
   const AuditNote note{3, "stale_lease", "lease 1"};
   for (int i = 0; i < 20; ++i) {
     const std::optional<AuditNote> noted = notes.admit(note, 100);
@@ -26,8 +26,8 @@ TEST(RefusalNotesTest, OfAKindSoManyAreNotedAtOnceAndThenOneAMinuteThatCountsThe
             "lease 1; 1 more of this kind before it were not noted");
 }
 
-TEST(RefusalNotesTest, OtherKindsAndOtherRunsHaveTheirOwn) {
-  RefusalNotes notes;
+TEST(AuditNoteLimiterTest, OtherKindsAndOtherRunsHaveTheirOwn) {
+  AuditNoteLimiter notes;
   for (int i = 0; i < 30; ++i) notes.admit({3, "stale_lease", ""}, 100);
   EXPECT_FALSE(notes.admit({3, "stale_lease", ""}, 100).has_value());
   EXPECT_TRUE(notes.admit({4, "stale_lease", ""}, 100).has_value());
