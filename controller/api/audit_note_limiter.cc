@@ -14,7 +14,7 @@ constexpr size_t kKeysMax = 4096;  // counted; beyond them what is left out is n
 
 std::optional<AuditNote> AuditNoteLimiter::admit(AuditNote note, double now) {
   const std::string key = fmt::format("{}/{}", note.run.value_or(0), note.what);
-  const bool taken = rates_.take(key, kNoted, now) == 0;
+  const bool taken = rates_.acquire(key, kNoted, now) == 0;
   const std::lock_guard lock(mutex_);
   const auto found = left_out_.find(key);
   if (!taken) {

@@ -2,7 +2,7 @@
 
 namespace gnomon {
 
-void ByteBudget::Share::belong_to(const std::string& holder) {
+void ByteBudget::Share::set_holder(const std::string& holder) {
   give_back();
   holder_ = holder;
 }

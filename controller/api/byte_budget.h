@@ -31,7 +31,7 @@ class ByteBudget {
     ~Share() { give_back(); }
 
     // Those who hold shares in the same name have half of all together. Before the first bytes.
-    void belong_to(const std::string& holder);
+    void set_holder(const std::string& holder);
     // Holds `bytes` in all from now on, more or less than before. False, and all is as before, when
     // there is no room for more.
     [[nodiscard]] bool resize(size_t bytes);

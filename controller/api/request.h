@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/auth/guard.h"
+#include "controller/auth/authenticator.h"
 #include "controller/supervisor/change_notifier.h"
 #include "storage/ledger.h"
 

@@ -21,7 +21,7 @@ void check_run(Exchange& exchange, const Request& request, int64_t run) {
   std::optional<RunRow> row;
   read_patiently(exchange,
                  [&](Connection& connection) { row = ledger::load_run(connection, run); });
-  if (row) Guard::authorise_run(*request.principal, row->name);
+  if (row) Authenticator::authorise_run(*request.principal, row->name);
 }
 
 void check_lease(Exchange& exchange, const Request& request, int64_t lease) {

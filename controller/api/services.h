@@ -25,7 +25,7 @@ struct Services {
   Metrics& metrics;
   ReplayQueue& queue;
   ChangeNotifiers& notifiers;
-  Guard& guard;
+  Authenticator& authenticator;
   std::string web_root;                // empty: the built-in page
   std::atomic<bool> draining = false;  // no new work is given out; set before `stopping`
   std::atomic<bool> stopping = false;

@@ -224,7 +224,7 @@ Request Session::enter(const Incoming& incoming) {
   try {
     request = request_of(head);
   } catch (const HttpError&) {
-    services_.guard.admit_malformed(peer_address());
+    services_.authenticator.admit_malformed(peer_address());
     throw;
   }
   last_ = false;
@@ -239,17 +239,17 @@ Request Session::enter(const Incoming& incoming) {
                          .fetch_site = view_of(fields["Sec-Fetch-Site"]),
                          .referer = view_of(fields[http::field::referer])};
   request.foreign_page = foreign_page(caller);
-  principal_ = services_.guard.admit(caller);
-  belong();
+  principal_ = services_.authenticator.admit(caller);
+  assign_principal();
   return request;
 }
 
 // The connection is that of the request's principal from now on. Throws HttpError: 429 when he has
 // as many as he may, and then the connection ends with the answer.
-void Session::belong() {
+void Session::assign_principal() {
   const std::string holder = principal_ ? principal_->name() : std::string();
-  const size_t most = services_.guard.connections_max();
-  held_.belong_to(services_.guard.closed() ? holder : std::string());
+  const size_t most = services_.authenticator.connections_max();
+  held_.set_holder(services_.authenticator.closed() ? holder : std::string());
   if (connections_.give(*this, holder, most)) return;
   last_ = true;
   services_.metrics.update([](DaemonNumbers& n) { n.connections_refused["token"] += 1; });
@@ -262,7 +262,7 @@ void Session::belong() {
 Response Session::answered_by(const Route& route, Incoming& incoming, Request& request) {
   incoming.route_name = route.pattern;
   incoming.timed = route.timed;
-  Guard::authorise(principal_, route.access);
+  Authenticator::authorise(principal_, route.access);
   request.principal = principal_;
   if (request.parameters != nullptr) {
     check_query(*request.parameters, request);
@@ -330,7 +330,7 @@ void Session::answer_broken_header(boost::system::error_code error) {
       {"about:blank", large ? "Header too large" : "Malformed request", large ? 431 : 400,
        error.message(), large ? "at most 16384 bytes of header" : "HTTP/1.1"});
   try {
-    services_.guard.admit_malformed(peer_address());
+    services_.authenticator.admit_malformed(peer_address());
   } catch (const HttpError&) {
     response = response_for(std::current_exception());
   }

@@ -69,7 +69,7 @@ class Session final : public Exchange,
   std::string body_of(Incoming& incoming);
   Response handle(Incoming& incoming);
   Request enter(const Incoming& incoming);
-  void belong();
+  void assign_principal();
   Response answered_by(const Route& route, Incoming& incoming, Request& request);
   void encode(const Incoming& incoming, Response& response);
   void answer(Response response, const Incoming& incoming, bool keep_alive);

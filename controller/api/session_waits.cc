@@ -139,7 +139,9 @@ void Session::look_at_token() {
 // The client has hung up, its token was revoked or is over, or the daemon is stopping.
 bool Session::over() { return services_.stopping || hung_up() || token_is_over(); }
 
-bool Session::token_is_over() const { return principal_ && !services_.guard.valid(*principal_); }
+bool Session::token_is_over() const {
+  return principal_ && !services_.authenticator.valid(*principal_);
+}
 
 bool Session::pause() {
   // Sessions that were woken together do not come back together.

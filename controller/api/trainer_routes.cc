@@ -47,7 +47,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
 Response post_run(Services& services, Exchange& exchange, const Request& request) {
   // Its texts are checked where it is known whether the run is on record with them.
   const auto registration = from_request_with_any_text<RunRegistration>(request.body);
-  Guard::authorise_run(*request.principal, registration.name);
+  Authenticator::authorise_run(*request.principal, registration.name);
   const TrainerProcess process = {query_text(request, "incarnation"),
                                   query_seconds(request, "running")};
   if (!is_one_line(process.incarnation)) {
@@ -127,8 +127,8 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
 
 Response directives(Services& services, Exchange& exchange, const Request& request) {
   if (query_given(request, "after")) {  // what is delivered counts as delivered
-    Guard::refuse_foreign_page(request.foreign_page);
-    Guard::authorise(request.principal, Access::kTrain);
+    Authenticator::refuse_foreign_page(request.foreign_page);
+    Authenticator::authorise(request.principal, Access::kTrain);
     const int64_t run = parse_run_id(request.arguments[0]);
     check_run(exchange, request, run);
     return poll_directives(services, exchange, request, run);

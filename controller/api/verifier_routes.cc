@@ -67,7 +67,7 @@ class AskForWork {
       lease_ = services_.leases.grant(transaction, worker_);
     });
     if (!lease_) pass_on();
-    if (lease_) services_.leases.held().belongs_to(lease_->lease, principal_);
+    if (lease_) services_.leases.held().set_holder(lease_->lease, principal_);
     woken_ = false;
     return lease_.has_value();
   }

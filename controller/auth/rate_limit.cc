@@ -4,7 +4,7 @@
 
 namespace gnomon {
 
-double RateLimiter::take(const std::string& key, const Rate& rate, double now) {
+double RateLimiter::acquire(const std::string& key, const Rate& rate, double now) {
   if (rate.per_second <= 0) return 0;
   const std::lock_guard lock(mutex_);
   auto found = full_at_.find(key);

@@ -22,7 +22,7 @@ class RateLimiter {
 
   // Takes one request of `key` at `now` (seconds of a clock that never jumps) and returns 0; or
   // takes none and returns after how many seconds one would be taken.
-  double take(const std::string& key, const Rate& rate, double now);
+  double acquire(const std::string& key, const Rate& rate, double now);
   size_t keys() const;
 
  private:

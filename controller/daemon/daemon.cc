@@ -98,7 +98,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                const std::string& port_file)
     : clock_(wall_seconds, steady_seconds),
       config_(config, std::move(read), metrics_, wall_seconds),
-      guard_(config.auth, wall_seconds, steady_seconds),
+      authenticator_(config.auth, wall_seconds, steady_seconds),
       outbox_(metrics_),
       runs_(
           metrics_, queue_, change_notifiers_,
@@ -178,9 +178,9 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
     notifier_->configure(wanted.notifications);
     if (certificate_) certificate_->configure(wanted);
     // Tokens that come or go altogether wait for a restart, as check-config says.
-    if (wanted.auth.tokens.empty() == guard_.closed()) return;
+    if (wanted.auth.tokens.empty() == authenticator_.closed()) return;
     try {
-      guard_.configure(wanted.auth);
+      authenticator_.configure(wanted.auth);
     } catch (const ConfigError& error) {  // changed again since the file was checked
       spdlog::error("the tokens were not read again, the last good ones stay: {}", error.what());
     }
@@ -319,17 +319,18 @@ void Daemon::save_states() {
 }
 
 void Daemon::look_at_tokens() {
-  guard_.look_again();
-  metrics_.update([current = guard_.current()](DaemonNumbers& n) { n.tokens_current = current; });
-  if (guard_.revocations() == revocations_) return;
-  revocations_ = guard_.revocations();
+  authenticator_.reload_changed_tokens();
+  metrics_.update(
+      [current = authenticator_.current()](DaemonNumbers& n) { n.tokens_current = current; });
+  if (authenticator_.revocations() == revocations_) return;
+  revocations_ = authenticator_.revocations();
   server_.look_at_tokens();
 }
 
 bool Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(new Services{*ledger_, runs_, leases_, metrics_, queue_, change_notifiers_,
-                               guard_, config->web_root});
+                               authenticator_, config->web_root});
   check_pages();
   services_->backups = backups_.get();
   services_->integrity = integrity_.get();

@@ -54,8 +54,8 @@ class Daemon {
   bool clock_jumped_ = false;  // and it was said
   Metrics metrics_;
   LiveConfig config_;
-  Guard guard_;
-  uint64_t revocations_ = 0;  // of the guard, when waiting connections were last told
+  Authenticator authenticator_;
+  uint64_t revocations_ = 0;  // of the authenticator, when waiting connections were last told
   ReplayQueue queue_;         // replays that wait for a verifier
   ChangeNotifiers change_notifiers_;
   notify::Outbox outbox_;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "controller/auth/guard.h"
+#include "controller/auth/authenticator.h"
 #include "controller/daemon/backups.h"
 #include "controller/daemon/retention.h"
 #include "controller/notify/notifier.h"

@@ -77,7 +77,7 @@ HeldLeases::Arrival::~Arrival() {
   held->deadline = leases_.runs_.steady_now() + held->ttl;
 }
 
-void HeldLeases::belongs_to(int64_t lease, const PrincipalPtr& holder) {
+void HeldLeases::set_holder(int64_t lease, const PrincipalPtr& holder) {
   const std::lock_guard lock(mutex_);
   if (HeldLease* held = find(lease)) held->holder = holder;
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/auth/guard.h"
+#include "controller/auth/authenticator.h"
 #include "controller/leases/replay_queue.h"
 #include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
@@ -66,7 +66,7 @@ class HeldLeases {
 
   // Who asked for a lease that was granted. After a restart nobody is known, and the first who
   // speaks for the lease is taken for its holder.
-  void belongs_to(int64_t lease, const PrincipalPtr& holder);
+  void set_holder(int64_t lease, const PrincipalPtr& holder);
   // Throws HttpError (409) when the lease belongs to another token that is still valid: one that
   // was revoked or has run out may have been replaced.
   void check_holder(int64_t lease, const PrincipalPtr& sender);

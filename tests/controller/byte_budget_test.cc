@@ -36,9 +36,9 @@ TEST(ByteBudgetTest, BeyondAllOfItNobodyGetsMoreUntilSomebodyEnds) {
 TEST(ByteBudgetTest, OneHolderHasHalfOverAllHisShares) {
   ByteBudget budget(100);
   ByteBudget::Share first(budget), second(budget), of_another(budget);
-  first.belong_to("ann");
-  second.belong_to("ann");
-  of_another.belong_to("ben");
+  first.set_holder("ann");
+  second.set_holder("ann");
+  of_another.set_holder("ben");
   EXPECT_TRUE(first.resize(kFree + 40));
   EXPECT_FALSE(second.resize(kFree + 11));
   EXPECT_TRUE(second.resize(kFree + 10));

@@ -22,8 +22,8 @@ struct Parts {
                  .readers = 1,
                  .on_commit = {},
                  .on_outcome = {}}};
-  Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
-  Services services{ledger, runs, leases, metrics, queue, notifiers, guard, ""};
+  Authenticator authenticator{{}, [] { return 0.0; }, [] { return 0.0; }};
+  Services services{ledger, runs, leases, metrics, queue, notifiers, authenticator, ""};
 };
 
 }  // namespace

@@ -60,11 +60,11 @@ class InProcessDaemon {
   RunCache runs_{metrics_, queue_, notifiers_, {decide::Policy().to_toml(), 3600, {}, nullptr},
                  seconds,  seconds};
   Leases leases_{runs_, metrics_, queue_};
-  Guard guard_{{}, seconds, seconds};
+  Authenticator authenticator_{{}, seconds, seconds};
   Server server_{server_options()};
   Ledger ledger_{{.file = folder_ / "ledger.sqlite", .on_commit = {}, .on_outcome = {}}};
   Backups backups_{ledger_, metrics_, {}, seconds};
-  Services services_{ledger_, runs_, leases_, metrics_, queue_, notifiers_, guard_, ""};
+  Services services_{ledger_, runs_, leases_, metrics_, queue_, notifiers_, authenticator_, ""};
   Router router_{(services_.backups = &backups_, all_routes(services_)), page_route(services_)};
   std::thread thread_;
 };

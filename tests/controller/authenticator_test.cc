@@ -1,5 +1,5 @@
-// Who may do what, without a socket: roles, the file of tokens, limits, the door.
-#include "controller/auth/guard.h"
+// Who may do what, without a socket: roles, the file of tokens, limits, the authenticator.
+#include "controller/auth/authenticator.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -162,26 +162,26 @@ TEST(RateLimiter, TakesABurstAndThenTheRate) {
   RateLimiter limiter;
   const Rate rate{10, 5};
   int taken = 0;
-  while (limiter.take("a", rate, 100) == 0) ++taken;
+  while (limiter.acquire("a", rate, 100) == 0) ++taken;
   EXPECT_EQ(taken, 5);
-  EXPECT_NEAR(limiter.take("a", rate, 100), 0.1, 1e-9);
-  EXPECT_EQ(limiter.take("b", rate, 100), 0) << "another one's bucket is his own";
-  for (double now = 100; now < 110; now += 0.01) taken += limiter.take("a", rate, now) == 0;
+  EXPECT_NEAR(limiter.acquire("a", rate, 100), 0.1, 1e-9);
+  EXPECT_EQ(limiter.acquire("b", rate, 100), 0) << "another one's bucket is his own";
+  for (double now = 100; now < 110; now += 0.01) taken += limiter.acquire("a", rate, now) == 0;
   EXPECT_NEAR(taken, 105, 1);
-  EXPECT_EQ(limiter.take("a", {0, 1}, 100), 0) << "0 a second is no limit";
+  EXPECT_EQ(limiter.acquire("a", {0, 1}, 100), 0) << "0 a second is no limit";
 }
 
 TEST(RateLimiter, KeysAreBoundedAndTheRestShareABucket) {
   RateLimiter limiter(3);
   const Rate rate{1, 1};
-  for (const char* key : {"a", "b", "c", "d"}) EXPECT_EQ(limiter.take(key, rate, 0), 0) << key;
-  EXPECT_GT(limiter.take("e", rate, 0), 0) << "d's bucket is e's";
+  for (const char* key : {"a", "b", "c", "d"}) EXPECT_EQ(limiter.acquire(key, rate, 0), 0) << key;
+  EXPECT_GT(limiter.acquire("e", rate, 0), 0) << "d's bucket is e's";
   EXPECT_LE(limiter.keys(), 4u);
-  EXPECT_EQ(limiter.take("e", rate, 10), 0) << "full buckets were forgotten";
+  EXPECT_EQ(limiter.acquire("e", rate, 10), 0) << "full buckets were forgotten";
   EXPECT_LE(limiter.keys(), 4u);
 }
 
-class GuardTest : public ::testing::Test {
+class AuthenticatorTest : public ::testing::Test {
  protected:
   std::string add(const std::string& name, Role role, double expires = 0) {
     const std::string secret = "secret of " + name;
@@ -197,12 +197,12 @@ class GuardTest : public ::testing::Test {
   }
   std::filesystem::path file() const { return folder / "tokens.toml"; }
   AuthSettings settings() const { return {file().string(), {2, 4}, {1, 3}}; }
-  std::unique_ptr<Guard> guard() {
-    return std::make_unique<Guard>(
+  std::unique_ptr<Authenticator> make_authenticator() {
+    return std::make_unique<Authenticator>(
         settings(), [this] { return wall; }, [this] { return steady; });
   }
-  std::unique_ptr<Guard> open_guard() {
-    return std::make_unique<Guard>(
+  std::unique_ptr<Authenticator> make_open_authenticator() {
+    return std::make_unique<Authenticator>(
         AuthSettings(), [this] { return wall; }, [this] { return steady; });
   }
   static Problem problem_of(const std::function<void()>& action, double* retry_after = nullptr) {
@@ -227,29 +227,29 @@ class GuardTest : public ::testing::Test {
   std::list<std::string> kept;
 };
 
-TEST_F(GuardTest, ATokenIsKnownByItsSecretAlone) {
+TEST_F(AuthenticatorTest, ATokenIsKnownByItsSecretAlone) {
   const std::string secret = add("ada", Role::kOperator);
-  auto door = guard();
-  PrincipalPtr ada = door->admit(with("Bearer " + secret));
+  auto authenticator = make_authenticator();
+  PrincipalPtr ada = authenticator->admit(with("Bearer " + secret));
   ASSERT_TRUE(ada);
   EXPECT_EQ(ada->name(), "ada");
   EXPECT_EQ(ada->role(), Role::kOperator);
-  EXPECT_TRUE(door->admit(with("bearer  " + secret + " ")));
+  EXPECT_TRUE(authenticator->admit(with("bearer  " + secret + " ")));
   for (const std::string& bad :
        {"Bearer " + secret + "x", "Bearer " + secret.substr(1), std::string("Bearer "),
         "Basic " + secret, secret, "Bearer " + sha256_hex(secret)}) {
     steady += 100;
-    EXPECT_EQ(problem_of([&] { door->admit(with(bad)); }).status, 401) << bad;
+    EXPECT_EQ(problem_of([&] { authenticator->admit(with(bad)); }).status, 401) << bad;
   }
-  EXPECT_EQ(door->admit(with("")), nullptr) << "a stranger";
+  EXPECT_EQ(authenticator->admit(with("")), nullptr) << "a stranger";
 }
 
-TEST_F(GuardTest, StrangersAndOtherRolesAreRefusedByTheRoute) {
+TEST_F(AuthenticatorTest, StrangersAndOtherRolesAreRefusedByTheRoute) {
   const auto reader = std::make_shared<const Principal>(Token{"grafana", Role::kReader});
-  EXPECT_NO_THROW(Guard::authorise(nullptr, Access::kOpen));
-  EXPECT_EQ(problem_of([&] { Guard::authorise(nullptr, Access::kRead); }).status, 401);
-  EXPECT_NO_THROW(Guard::authorise(reader, Access::kRead));
-  const Problem problem = problem_of([&] { Guard::authorise(reader, Access::kOperate); });
+  EXPECT_NO_THROW(Authenticator::authorise(nullptr, Access::kOpen));
+  EXPECT_EQ(problem_of([&] { Authenticator::authorise(nullptr, Access::kRead); }).status, 401);
+  EXPECT_NO_THROW(Authenticator::authorise(reader, Access::kRead));
+  const Problem problem = problem_of([&] { Authenticator::authorise(reader, Access::kOperate); });
   EXPECT_EQ(problem.status, 403);
   EXPECT_EQ(problem.accepted, "a token of the role operator or admin");
 }
@@ -266,167 +266,170 @@ TEST(Tokens, RunsAreOfThoseWhoseWorkTheyAre) {
   EXPECT_THAT(refusal_of(entry("a", "trainer", kHash, "runs = [\"\"]\n")), HasSubstr("1 to 200"));
 }
 
-TEST_F(GuardTest, ATokenForSomeRunsIsForThoseOfItsNames) {
+TEST_F(AuthenticatorTest, ATokenForSomeRunsIsForThoseOfItsNames) {
   const Principal team(Token{"team", Role::kTrainer, kHash, 0, 0, {"team-a-*", "probe"}});
-  EXPECT_NO_THROW(Guard::authorise_run(team, "team-a-7b"));
-  EXPECT_NO_THROW(Guard::authorise_run(team, "probe"));
+  EXPECT_NO_THROW(Authenticator::authorise_run(team, "team-a-7b"));
+  EXPECT_NO_THROW(Authenticator::authorise_run(team, "probe"));
   for (const char* other : {"team-b-7b", "team-a", "probe2", ""}) {
-    const Problem problem = problem_of([&] { Guard::authorise_run(team, other); });
+    const Problem problem = problem_of([&] { Authenticator::authorise_run(team, other); });
     EXPECT_EQ(problem.status, 403) << other;
     EXPECT_THAT(problem.detail, HasSubstr("team-a-*, probe"));
   }
-  EXPECT_NO_THROW(Guard::authorise_run(Principal(Token{"all", Role::kTrainer}), "anything"));
+  EXPECT_NO_THROW(
+      Authenticator::authorise_run(Principal(Token{"all", Role::kTrainer}), "anything"));
 }
 
-TEST_F(GuardTest, ATokenThatIsOverIsNotAccepted) {
+TEST_F(AuthenticatorTest, ATokenThatIsOverIsNotAccepted) {
   const std::string secret = add("ada", Role::kAdmin, wall + 60);
-  auto door = guard();
-  PrincipalPtr ada = door->admit(with("Bearer " + secret));
-  EXPECT_TRUE(door->valid(*ada));
+  auto authenticator = make_authenticator();
+  PrincipalPtr ada = authenticator->admit(with("Bearer " + secret));
+  EXPECT_TRUE(authenticator->valid(*ada));
   wall += 61;
-  EXPECT_FALSE(door->valid(*ada)) << "what waits in its name ends";
-  EXPECT_EQ(problem_of([&] { door->admit(with("Bearer " + secret)); }).status, 401);
+  EXPECT_FALSE(authenticator->valid(*ada)) << "what waits in its name ends";
+  EXPECT_EQ(problem_of([&] { authenticator->admit(with("Bearer " + secret)); }).status, 401);
 }
 
-TEST_F(GuardTest, AFileThatWasWrittenAnewIsReadAndOthersStayWhoTheyWere) {
+TEST_F(AuthenticatorTest, AFileThatWasWrittenAnewIsReadAndOthersStayWhoTheyWere) {
   const std::string ada_secret = add("ada", Role::kAdmin);
   const std::string bob_secret = add("bob", Role::kReader);
-  auto door = guard();
-  PrincipalPtr ada = door->admit(with("Bearer " + ada_secret));
-  PrincipalPtr bob = door->admit(with("Bearer " + bob_secret));
+  auto authenticator = make_authenticator();
+  PrincipalPtr ada = authenticator->admit(with("Bearer " + ada_secret));
+  PrincipalPtr bob = authenticator->admit(with("Bearer " + bob_secret));
   revoke("ada");
   const std::string eve_secret = add("eve", Role::kVerifier);
-  door->look_again();
-  EXPECT_FALSE(door->valid(*ada));
-  EXPECT_TRUE(door->valid(*bob));
-  EXPECT_EQ(door->admit(with("Bearer " + bob_secret)), bob);
-  EXPECT_EQ(door->admit(with("Bearer " + eve_secret))->name(), "eve");
-  EXPECT_EQ(problem_of([&] { door->admit(with("Bearer " + ada_secret)); }).status, 401);
+  authenticator->reload_changed_tokens();
+  EXPECT_FALSE(authenticator->valid(*ada));
+  EXPECT_TRUE(authenticator->valid(*bob));
+  EXPECT_EQ(authenticator->admit(with("Bearer " + bob_secret)), bob);
+  EXPECT_EQ(authenticator->admit(with("Bearer " + eve_secret))->name(), "eve");
+  EXPECT_EQ(problem_of([&] { authenticator->admit(with("Bearer " + ada_secret)); }).status, 401);
   // One that comes back is another one.
   add("ada", Role::kAdmin);
-  door->look_again();
-  EXPECT_FALSE(door->valid(*ada));
-  EXPECT_TRUE(door->admit(with("Bearer " + ada_secret)));
+  authenticator->reload_changed_tokens();
+  EXPECT_FALSE(authenticator->valid(*ada));
+  EXPECT_TRUE(authenticator->admit(with("Bearer " + ada_secret)));
 }
 
-TEST_F(GuardTest, AFileThatCannotBeReadKeepsTheLastGoodTokens) {
+TEST_F(AuthenticatorTest, AFileThatCannotBeReadKeepsTheLastGoodTokens) {
   const std::string secret = add("ada", Role::kAdmin);
-  auto door = guard();
+  auto authenticator = make_authenticator();
   for (const char* bad : {"[[token]]\nname = 7\n", "nonsense", ""}) {
     write_file_atomically(file(), bad);
-    door->look_again();
-    EXPECT_TRUE(door->admit(with("Bearer " + secret)));
-    EXPECT_THROW(door->configure(settings()), ConfigError);
-    EXPECT_TRUE(door->admit(with("Bearer " + secret)));
+    authenticator->reload_changed_tokens();
+    EXPECT_TRUE(authenticator->admit(with("Bearer " + secret)));
+    EXPECT_THROW(authenticator->configure(settings()), ConfigError);
+    EXPECT_TRUE(authenticator->admit(with("Bearer " + secret)));
     steady += 100;
   }
   std::filesystem::remove(file());
-  door->look_again();
-  EXPECT_TRUE(door->admit(with("Bearer " + secret)));
-  EXPECT_THROW(guard(), ConfigError) << "but no daemon starts with it";
+  authenticator->reload_changed_tokens();
+  EXPECT_TRUE(authenticator->admit(with("Bearer " + secret)));
+  EXPECT_THROW(make_authenticator(), ConfigError) << "but no daemon starts with it";
 }
 
 // No descriptor was free, say: the file is as it was written, and is read when that is over.
-TEST_F(GuardTest, WhatKeptTheFileFromBeingReadMayPass) {
+TEST_F(AuthenticatorTest, WhatKeptTheFileFromBeingReadMayPass) {
   const std::string secret = add("ada", Role::kAdmin);
   add("bob", Role::kReader);
-  auto door = guard();
-  PrincipalPtr ada = door->admit(with("Bearer " + secret));
-  EXPECT_TRUE(door->current());
+  auto authenticator = make_authenticator();
+  PrincipalPtr ada = authenticator->admit(with("Bearer " + secret));
+  EXPECT_TRUE(authenticator->current());
   revoke("ada");
   rlimit usual{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
   rlimit none = usual;
   none.rlim_cur = 0;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  door->look_again();
-  door->look_again();
+  authenticator->reload_changed_tokens();
+  authenticator->reload_changed_tokens();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
-  EXPECT_FALSE(door->current());
-  EXPECT_TRUE(door->valid(*ada));
-  EXPECT_EQ(door->revocations(), 0u);
-  door->look_again();
-  EXPECT_TRUE(door->current());
-  EXPECT_FALSE(door->valid(*ada));
-  EXPECT_EQ(door->revocations(), 1u);
+  EXPECT_FALSE(authenticator->current());
+  EXPECT_TRUE(authenticator->valid(*ada));
+  EXPECT_EQ(authenticator->revocations(), 0u);
+  authenticator->reload_changed_tokens();
+  EXPECT_TRUE(authenticator->current());
+  EXPECT_FALSE(authenticator->valid(*ada));
+  EXPECT_EQ(authenticator->revocations(), 1u);
 }
 
-TEST_F(GuardTest, AProbeWithAnUnknownTokenIsAStrangersWithARateOfItsOwn) {
+TEST_F(AuthenticatorTest, AProbeWithAnUnknownTokenIsAStrangersWithARateOfItsOwn) {
   add("ada", Role::kAdmin);
-  auto door = guard();
+  auto authenticator = make_authenticator();
   Caller probe = with("Bearer nonsense");
   probe.probe = Caller::Probe::kReady;
-  EXPECT_EQ(door->admit(probe), nullptr);
+  EXPECT_EQ(authenticator->admit(probe), nullptr);
   int refused = 0;
   for (int i = 0; i < 200; ++i) {
-    refused += problem_of([&] { door->admit(with("")); }).status == 429 ? 1 : 0;
+    refused += problem_of([&] { authenticator->admit(with("")); }).status == 429 ? 1 : 0;
   }
   EXPECT_GT(refused, 0);
-  EXPECT_EQ(door->admit(probe), nullptr) << "others at this address have used theirs up";
+  EXPECT_EQ(authenticator->admit(probe), nullptr) << "others at this address have used theirs up";
   EXPECT_EQ(problem_of([&] {
-              for (int i = 0; i < 200; ++i) door->admit(probe);
+              for (int i = 0; i < 200; ++i) authenticator->admit(probe);
             }).status,
             429);
   probe.probe = Caller::Probe::kLive;
-  for (int i = 0; i < 200; ++i) EXPECT_EQ(door->admit(probe), nullptr);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(authenticator->admit(probe), nullptr);
 }
 
-TEST_F(GuardTest, EachTokenAndEachStrangersAddressHasItsRate) {
+TEST_F(AuthenticatorTest, EachTokenAndEachStrangersAddressHasItsRate) {
   const std::string ada = add("ada", Role::kAdmin);
   const std::string bob = add("bob", Role::kAdmin);
-  auto door = guard();
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(door->admit(with("Bearer " + ada)));
+  auto authenticator = make_authenticator();
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(authenticator->admit(with("Bearer " + ada)));
   double retry_after = 0;
-  EXPECT_EQ(problem_of([&] { door->admit(with("Bearer " + ada)); }, &retry_after).status, 429);
+  EXPECT_EQ(problem_of([&] { authenticator->admit(with("Bearer " + ada)); }, &retry_after).status,
+            429);
   EXPECT_EQ(retry_after, 1);
-  EXPECT_TRUE(door->admit(with("Bearer " + bob)));
+  EXPECT_TRUE(authenticator->admit(with("Bearer " + bob)));
   // Strangers, with a wrong token or none, by address.
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(door->admit(with("")), nullptr);
-  EXPECT_EQ(problem_of([&] { door->admit(with("")); }).status, 429);
-  EXPECT_EQ(problem_of([&] { door->admit(with("Bearer wrong")); }).status, 429);
-  EXPECT_TRUE(door->admit(with("Bearer " + bob))) << "from the same address";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(authenticator->admit(with("")), nullptr);
+  EXPECT_EQ(problem_of([&] { authenticator->admit(with("")); }).status, 429);
+  EXPECT_EQ(problem_of([&] { authenticator->admit(with("Bearer wrong")); }).status, 429);
+  EXPECT_TRUE(authenticator->admit(with("Bearer " + bob))) << "from the same address";
   Caller other = with("");
   other.address = "192.0.2.8";
-  EXPECT_EQ(door->admit(other), nullptr);
+  EXPECT_EQ(authenticator->admit(other), nullptr);
   steady += 10;
-  EXPECT_TRUE(door->admit(with("Bearer " + ada)));
+  EXPECT_TRUE(authenticator->admit(with("Bearer " + ada)));
 }
 
-TEST_F(GuardTest, AnIpv6NetworkIsOneStranger) {
+TEST_F(AuthenticatorTest, AnIpv6NetworkIsOneStranger) {
   add("ada", Role::kAdmin);
-  auto door = guard();
+  auto authenticator = make_authenticator();
   Caller caller = with("");
   for (int i = 1; i <= 3; ++i) {
     caller.address = "2001:db8:0:1::" + std::to_string(i);
-    EXPECT_EQ(door->admit(caller), nullptr);
+    EXPECT_EQ(authenticator->admit(caller), nullptr);
   }
   caller.address = "2001:db8:0:1:ffff::9";
-  EXPECT_EQ(problem_of([&] { door->admit(caller); }).status, 429);
+  EXPECT_EQ(problem_of([&] { authenticator->admit(caller); }).status, 429);
   caller.address = "2001:db8:0:2::9";
-  EXPECT_EQ(door->admit(caller), nullptr);
+  EXPECT_EQ(authenticator->admit(caller), nullptr);
 }
 
-TEST_F(GuardTest, WithoutTokensEverybodyIsAnonymousButNotEveryHostName) {
-  auto door = open_guard();
+TEST_F(AuthenticatorTest, WithoutTokensEverybodyIsAnonymousButNotEveryHostName) {
+  auto authenticator = make_open_authenticator();
   for (const char* host :
        {"", "localhost:7717", "LOCALHOST", "127.0.0.1:7717", "127.9.9.9", "[::1]:7717", "[::1]"}) {
-    EXPECT_EQ(door->admit({"POST", "", host, "", "127.0.0.1"})->name(), "anonymous") << host;
+    EXPECT_EQ(authenticator->admit({"POST", "", host, "", "127.0.0.1"})->name(), "anonymous")
+        << host;
   }
   for (const char* host : {"evil.example:7717", "localhost.evil.example", "192.0.2.7", "[::2]:1",
                            "127.0.0.1.evil.example"}) {
     EXPECT_EQ(problem_of([&] {
-                door->admit({"GET", "", host, "", "127.0.0.1"});
+                authenticator->admit({"GET", "", host, "", "127.0.0.1"});
               }).status,
               403)
         << host;
   }
 }
 
-TEST_F(GuardTest, AnotherSitesPageChangesNothing) {
-  auto door = open_guard();
+TEST_F(AuthenticatorTest, AnotherSitesPageChangesNothing) {
+  auto authenticator = make_open_authenticator();
   const auto status = [&](const char* method, const char* origin) {
     return problem_of([&] {
-             door->admit({method, "", "localhost:7717", origin, "127.0.0.1"});
+             authenticator->admit({method, "", "localhost:7717", origin, "127.0.0.1"});
            })
         .status;
   };

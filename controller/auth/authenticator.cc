@@ -1,4 +1,4 @@
-#include "controller/auth/guard.h"
+#include "controller/auth/authenticator.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -20,7 +20,7 @@
 namespace gnomon {
 namespace {
 
-constexpr double kTellEverySeconds = 10;
+constexpr double kLogEverySeconds = 10;
 
 const PrincipalPtr& anonymous() {
   static const PrincipalPtr principal =
@@ -106,25 +106,25 @@ bool Principal::may_change(std::string_view run_name) const {
 
 std::string Principal::runs_text() const { return fmt::format("{}", fmt::join(token_.runs, ", ")); }
 
-Guard::Guard(const AuthSettings& settings, Clock wall, Clock steady)
+Authenticator::Authenticator(const AuthSettings& settings, Clock wall, Clock steady)
     : wall_(std::move(wall)), steady_(std::move(steady)) {
   configure(settings);
 }
 
-Guard::FileState Guard::state_of(const std::string& file) {
+Authenticator::FileState Authenticator::state_of(const std::string& file) {
   struct stat status {};
   if (file.empty() || ::stat(file.c_str(), &status) != 0) return {};
   return {static_cast<int64_t>(status.st_ino), status.st_size,
           status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec};
 }
 
-void Guard::configure(const AuthSettings& settings) {
+void Authenticator::configure(const AuthSettings& settings) {
   const FileState state = state_of(settings.tokens);
-  take(settings, settings.tokens.empty() ? std::vector<Token>() : read_tokens(settings.tokens),
-       state);
+  apply(settings, settings.tokens.empty() ? std::vector<Token>() : read_tokens(settings.tokens),
+        state);
 }
 
-void Guard::look_again() {
+void Authenticator::reload_changed_tokens() {
   AuthSettings settings;
   {
     const std::lock_guard lock(mutex_);
@@ -153,13 +153,14 @@ void Guard::look_again() {
   }
 }
 
-bool Guard::current() const {
+bool Authenticator::current() const {
   const std::lock_guard lock(mutex_);
   return bad_.empty();
 }
 
 // A token that stays the same keeps its principal, and so the requests that wait in its name.
-void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens, FileState state) {
+void Authenticator::apply(const AuthSettings& settings, const std::vector<Token>& tokens,
+                          FileState state) {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
   for (const Token& token : tokens) {
@@ -181,19 +182,19 @@ void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens,
   bad_.clear();
 }
 
-size_t Guard::connections_max() const {
+size_t Authenticator::connections_max() const {
   const std::lock_guard lock(mutex_);
   return settings_.tokens.empty() ? std::numeric_limits<size_t>::max()
                                   : static_cast<size_t>(settings_.connections);
 }
 
-bool Guard::closed() const {
+bool Authenticator::closed() const {
   const std::lock_guard lock(mutex_);
   return !settings_.tokens.empty();
 }
 
 // Looks at every token, so that the time says nothing of where one stands or how much of it fits.
-PrincipalPtr Guard::find(std::string_view secret) const {
+PrincipalPtr Authenticator::find(std::string_view secret) const {
   const std::string hash = sha256_hex(secret);
   const double now = wall_();
   PrincipalPtr found;
@@ -207,7 +208,7 @@ PrincipalPtr Guard::find(std::string_view secret) const {
   return found;
 }
 
-void Guard::check_site(const Caller& caller, bool closed) const {
+void Authenticator::check_site(const Caller& caller, bool closed) const {
   if (!closed && !caller.host.empty() && !is_loopback_name(name_in_host(caller.host))) {
     throw HttpError(
         403, "Foreign host name",
@@ -218,15 +219,15 @@ void Guard::check_site(const Caller& caller, bool closed) const {
   if (changes) refuse_foreign_page(foreign_page(caller));
 }
 
-void Guard::refuse_foreign_page(const std::string& page) {
+void Authenticator::refuse_foreign_page(const std::string& page) {
   if (page.empty()) return;
   throw HttpError(403, "Foreign origin", fmt::format("{} has sent this request", page),
                   "requests of the daemon's own page, or of programs (no Origin, Sec-Fetch-Site or "
                   "Referer)");
 }
 
-void Guard::limit(const std::string& key, const Rate& rate) {
-  const double wait = limiter_.take(key, rate, steady_());
+void Authenticator::limit(const std::string& key, const Rate& rate) {
+  const double wait = limiter_.acquire(key, rate, steady_());
   if (wait <= 0) return;
   throw HttpError(429, "Too many requests",
                   fmt::format("more than {:g} requests a second (or {:g} at once)", rate.per_second,
@@ -235,7 +236,7 @@ void Guard::limit(const std::string& key, const Rate& rate) {
       .retry_after(std::ceil(wait));
 }
 
-PrincipalPtr Guard::admit(const Caller& caller) {
+PrincipalPtr Authenticator::admit(const Caller& caller) {
   AuthSettings settings;
   {
     const std::lock_guard lock(mutex_);
@@ -258,12 +259,12 @@ PrincipalPtr Guard::admit(const Caller& caller) {
   }
   limit(address_key(caller.address), settings.stranger);
   if (caller.authorization.empty()) return nullptr;
-  tell_refused(caller);
+  log_rejected_token(caller);
   throw HttpError(401, "Token not accepted", "the token is not known, was revoked, or is over",
                   "Authorization: Bearer TOKEN, with one of `gnomon token create`");
 }
 
-void Guard::admit_malformed(const std::string& address) {
+void Authenticator::admit_malformed(const std::string& address) {
   Rate stranger;
   {
     const std::lock_guard lock(mutex_);
@@ -273,7 +274,7 @@ void Guard::admit_malformed(const std::string& address) {
   limit(address_key(address), stranger);
 }
 
-void Guard::authorise(const PrincipalPtr& principal, Access access) {
+void Authenticator::authorise(const PrincipalPtr& principal, Access access) {
   if (access == Access::kOpen) return;
   if (!principal) {
     throw HttpError(401, "Token missing", "this daemon answers to tokens",
@@ -287,7 +288,7 @@ void Guard::authorise(const PrincipalPtr& principal, Access access) {
   }
 }
 
-void Guard::authorise_run(const Principal& principal, std::string_view run_name) {
+void Authenticator::authorise_run(const Principal& principal, std::string_view run_name) {
   if (principal.may_change(run_name)) return;
   throw HttpError(403, "Run not accepted",
                   fmt::format("the token \"{}\" is for the runs {}, and this one is \"{}\"",
@@ -296,14 +297,14 @@ void Guard::authorise_run(const Principal& principal, std::string_view run_name)
 }
 
 // Never the token, which may be another service's, sent here by mistake.
-void Guard::tell_refused(const Caller& caller) {
+void Authenticator::log_rejected_token(const Caller& caller) {
   const std::lock_guard lock(mutex_);
-  ++untold_;
-  if (steady_() - told_at_ < kTellEverySeconds) return;
+  ++unlogged_;
+  if (steady_() - logged_at_ < kLogEverySeconds) return;
   spdlog::warn("a token was not accepted, of a request from {} ({} since the last such line)",
-               caller.address, untold_);
-  told_at_ = steady_();
-  untold_ = 0;
+               caller.address, unlogged_);
+  logged_at_ = steady_();
+  unlogged_ = 0;
 }
 
 }  // namespace gnomon

@@ -1,5 +1,6 @@
-// The door: who sends a request, whether he may, and whether he comes too often. Every request goes
-// through admit() before its body is read, and through authorise() once its route is known.
+// The authenticator: who sends a request, whether he may, and whether he comes too often. Every
+// request goes through admit() before its body is read, and through authorise() once its route is
+// known.
 //
 // Without a file of tokens gnomond listens on loopback alone, and everybody on the machine is
 // "anonymous" and may do everything. What is refused even then are a browser's requests that
@@ -106,12 +107,12 @@ struct Caller {
 // none of the headers that say so, and a browser lets no page leave them all out.
 std::string foreign_page(const Caller& caller);
 
-class Guard {
+class Authenticator {
  public:
   using Clock = std::function<double()>;
   // `wall` gives seconds since the epoch, `steady` those of a clock that never jumps. Throws
   // ConfigError when the tokens cannot be read.
-  Guard(const AuthSettings& settings, Clock wall, Clock steady);
+  Authenticator(const AuthSettings& settings, Clock wall, Clock steady);
 
   // Who it is; null for a stranger (there are tokens, and none was sent). Throws HttpError: 401 for
   // a token that is not known, 403 for a request that another site caused, 429 with the time to
@@ -136,7 +137,7 @@ class Guard {
   void configure(const AuthSettings& settings);
   // Reads the file again when it is another one than the one in force. What cannot be read is
   // logged once and tried again each time, and the last good tokens stay.
-  void look_again();
+  void reload_changed_tokens();
   // True when the last look found the tokens in force, or could take those that it found.
   bool current() const;
   // How many principals are not valid any more; grows when the file lacks a token that it had.
@@ -153,11 +154,11 @@ class Guard {
   };
 
   static FileState state_of(const std::string& file);
-  void take(const AuthSettings& settings, const std::vector<Token>& tokens, FileState state);
+  void apply(const AuthSettings& settings, const std::vector<Token>& tokens, FileState state);
   PrincipalPtr find(std::string_view secret) const;
   void check_site(const Caller& caller, bool closed) const;
   void limit(const std::string& key, const Rate& rate);
-  void tell_refused(const Caller& caller);
+  void log_rejected_token(const Caller& caller);
 
   const Clock wall_;
   const Clock steady_;
@@ -168,8 +169,8 @@ class Guard {
   FileState state_;
   std::string bad_;  // why the file could not be taken, as it was told; empty: it could
   std::atomic<uint64_t> revocations_ = 0;
-  double told_at_ = -1e9;  // steady; when a refused token was last logged
-  int64_t untold_ = 0;     // refused since
+  double logged_at_ = -1e9;  // steady; when a refused token was last logged
+  int64_t unlogged_ = 0;     // refused since
 };
 
 }  // namespace gnomon
