@@ -57,7 +57,7 @@ Response post_run(Services& services, Exchange& exchange, const Request& request
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     registered = register_run({services.runs, transaction}, registration, process);
   });
-  services.runs.heard_from(parse_run_id(registered.run));
+  services.runs.record_contact(parse_run_id(registered.run));
   return json_response(to_json(registered));
 }
 
@@ -103,7 +103,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     response.open_ended = true;
     return response;
   }
-  services.runs.heard_from(run);
+  services.runs.record_contact(run);
   DirectiveList list;
   ChangeNotifier& notifier = services.notifiers.directives.of(run);
   const auto next = [&notifier] { return notifier.after(notifier.count()); };
@@ -121,7 +121,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     });
     return true;
   });
-  if (!exchange.over()) services.runs.heard_from(run);
+  if (!exchange.over()) services.runs.record_contact(run);
   return json_response(to_json(list));
 }
 
@@ -170,7 +170,7 @@ void trainer_write(Exchange& exchange, Services& services, const Request& reques
     check_trainer(transaction.connection(), run, incarnation);
     write(transaction);
   });
-  services.runs.heard_from(run);
+  services.runs.record_contact(run);
 }
 
 // `after`, `wait`, `attempt` and `incarnation` are the trainer's, the others those of a list.

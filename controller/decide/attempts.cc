@@ -21,10 +21,10 @@ namespace gnomon::decide {
 namespace {
 
 // Somebody said that the trainer was gone for good, and it was not: it is supervised again.
-void go_on(Core& core, const AttemptStarted& event) {
+void continue_attempt(Core& core, const AttemptStarted& event) {
   State& s = core.s;
   if (!s.ended || event.attempt != s.attempt.number) {
-    return core.say(fmt::format("Attempt {} has not ended.", event.attempt));
+    return core.explain(fmt::format("Attempt {} has not ended.", event.attempt));
   }
   s.ended = false;
   s.plan_version = event.plan_version;
@@ -35,10 +35,10 @@ void go_on(Core& core, const AttemptStarted& event) {
 }  // namespace
 
 void start_attempt(Core& core, const AttemptStarted& event) {
-  if (event.cause == kOnceMore) return go_on(core, event);
+  if (event.cause == kContinued) return continue_attempt(core, event);
   State& s = core.s;
   if (event.attempt <= s.attempt.number) {
-    return core.say(fmt::format("Attempt {} is not new.", event.attempt));
+    return core.explain(fmt::format("Attempt {} is not new.", event.attempt));
   }
   const bool first = s.attempt.number == 0;
   if (!first) count_lost_steps(core, event.base_step, event.cause == "rollback");

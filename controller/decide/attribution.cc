@@ -264,10 +264,10 @@ std::optional<bool> judge_look(Core& core, RescueLook& look) {
     for (int64_t seed = 1; seed <= kRescueNudges; ++seed) order_rescue(core, look.prefix, seed);
     return std::nullopt;
   }
-  core.say(fmt::format("Rescuing {} site(s) leaves {} ± {} and {}.",
-                       search.rescued(look.prefix).size(), percent(left.mean_percent),
-                       percent(left.error_percent),
-                       recovers.value_or(false) ? "recovers" : "does not recover"));
+  core.explain(fmt::format("Rescuing {} site(s) leaves {} ± {} and {}.",
+                           search.rescued(look.prefix).size(), percent(left.mean_percent),
+                           percent(left.error_percent),
+                           recovers.value_or(false) ? "recovers" : "does not recover"));
   if (recovers.value_or(false)) {
     investigation.left_percent = left.mean_percent;
     investigation.left_error_percent = left.error_percent;
@@ -309,7 +309,7 @@ void start_attribution(Core& core) {
   order(core, window, "scores", 0, std::move(wanted));
 }
 
-void take_scores(Core& core, const ReplayFinished& result) {
+void handle_scores(Core& core, const ReplayFinished& result) {
   std::vector<SiteScore> scores = result.scores;
   if (scores.size() > kScoresMax) scores.resize(kScoresMax);
   core.s.investigation->scores = std::move(scores);
@@ -318,7 +318,7 @@ void take_scores(Core& core, const ReplayFinished& result) {
 
 void scores_failed(Core& core) { start_search(core); }
 
-void take_rescue(Core& core, int64_t prefix, const ReplayFinished& result) {
+void handle_rescue(Core& core, int64_t prefix, const ReplayFinished& result) {
   Case& investigation = *core.s.investigation;
   const double left = left_by(core, result, *find_window(core.s, investigation.window));
   auto look = std::ranges::find(investigation.looks, prefix, &RescueLook::prefix);

@@ -7,9 +7,9 @@
 namespace gnomon::decide {
 
 void start_attribution(Core& core);
-void take_scores(Core& core, const ReplayFinished& result);
+void handle_scores(Core& core, const ReplayFinished& result);
 void scores_failed(Core& core);
-void take_rescue(Core& core, int64_t prefix, const ReplayFinished& result);
+void handle_rescue(Core& core, int64_t prefix, const ReplayFinished& result);
 void rescue_failed(Core& core, int64_t prefix);
 
 }  // namespace gnomon::decide

@@ -43,7 +43,7 @@ void note_unusable(Core& core, int64_t id, const std::string& why) {
                 {{"window", id}, {"why", why}})
         .window = id;
   } else {
-    core.say(sentence);
+    core.explain(sentence);
   }
   finish_audit(core, id);
 }
@@ -62,7 +62,7 @@ void order_audit(Core& core, WindowState& window) {
   order(core, window, "same", "audit", "", false, kPriorityInstrument);
 }
 
-void take_audit(Core& core, int64_t id, const ReplayFinished& replay) {
+void handle_audit(Core& core, int64_t id, const ReplayFinished& replay) {
   State& s = core.s;
   const WindowState window = *find_window(s, id);
   if (!replay.fingerprint_equal || replay.compared_steps == 0) {
@@ -74,8 +74,8 @@ void take_audit(Core& core, int64_t id, const ReplayFinished& replay) {
   }
   s.watch.audits_unusable = 0;
   if (!replay.first_mismatch_step) {
-    core.say(fmt::format("{} has the run's bits, says an audit by {}.", window_name(window),
-                         replay.verifier));
+    core.explain(fmt::format("{} has the run's bits, says an audit by {}.", window_name(window),
+                             replay.verifier));
     return finish_audit(core, id);
   }
   const std::string seen =

@@ -14,7 +14,7 @@ namespace gnomon::decide {
 void order_audit(Core& core, WindowState& window);
 // Other bits than the run's open a case, which finds whose they are. What is answered meanwhile by
 // another case is put on record only.
-void take_audit(Core& core, int64_t window, const ReplayFinished& replay);
+void handle_audit(Core& core, int64_t window, const ReplayFinished& replay);
 void audit_failed(Core& core, int64_t window, const std::string& why);
 
 }  // namespace gnomon::decide

@@ -57,7 +57,7 @@ void add_quiet_end(Core& core, const WindowState& window) {
   State& s = core.s;
   if (!is_clean(core, window)) {
     if (s.watch.dirty_since < 0) s.watch.dirty_since = window.start.step;
-    return core.say(fmt::format("{} is no base to go back to.", window_name(window)));
+    return core.explain(fmt::format("{} is no base to go back to.", window_name(window)));
   }
   add_quiet_end(s, window.start.step,
                 {window.attempt, window.end_step(), window.end_uri, window.plan_version});

@@ -140,10 +140,10 @@ void agree_on_scale(Core& core) {
   instrument.scale_agreed = std::max(instrument.scale_agreed, instrument.scale_said);
 }
 
-// Nothing contradicts the window: what waited for it goes on.
-void go_on_with(Core& core, int64_t id) {
+// Nothing contradicts the window: what waited for it continues.
+void continue_with(Core& core, int64_t id) {
   if (of_case(core.s, id)) {
-    core.case_goes_on = true;
+    core.case_continues = true;
     return;
   }
   finish_window(core, id);
@@ -161,8 +161,8 @@ void settle_agreed(Core& core, WindowState& window) {
   if (window.witnesses.size() == 2) note_parted(core, window);
 }
 
-// Every source sees no difference between FP8 and BF16: said once.
-void say_identical(Core& core, const WindowState& window) {
+// Every source sees no difference between FP8 and BF16: recorded once.
+void record_identical(Core& core, const WindowState& window) {
   State& s = core.s;
   const double d = window.measured ? window.measured->d_percent.value_or(1) : 1;
   if (window.suspicion.empty() || s.trust.zeros_said || std::abs(d) >= kNoDifference) return;
@@ -197,7 +197,7 @@ bool note_alone(Core& core, int64_t id) {
 }
 
 void settle_alone(Core& core, int64_t id) {
-  if (!note_alone(core, id)) go_on_with(core, id);
+  if (!note_alone(core, id)) continue_with(core, id);
 }
 
 // The first two that agree, by their places.
@@ -222,8 +222,8 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
     (agrees ? others : liars).push_back(witness);
   }
   if (liars.empty()) {
-    say_identical(core, window);
-    return go_on_with(core, id);
+    record_identical(core, window);
+    return continue_with(core, id);
   }
   for (const Witness& liar : liars) {
     const Agreement seen = compare_witnesses(liar, believed_one, noise_between(core));
@@ -245,7 +245,7 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
       std::ranges::find(liars, left->verifier, &Witness::verifier) != liars.end();
   if (measured_by_liar && left->measured) return measure_again(core, id);
   left->witnesses = others;
-  go_on_with(core, id);
+  continue_with(core, id);
 }
 
 // A gap over the ceiling that the trainer's own reported losses bear out is the trainer's word,
@@ -305,7 +305,7 @@ void weigh(Core& core, int64_t id, int priority) {
 }
 
 // The same source again: other bits are its own contradiction.
-void take_repetition(Core& core, int64_t id, const Witness& said, int priority) {
+void handle_repetition(Core& core, int64_t id, const Witness& said, int priority) {
   WindowState& window = *find_window(core.s, id);
   const Witness before = *std::ranges::find(window.witnesses, said.verifier, &Witness::verifier);
   const Agreement again = compare_witnesses(before, said, noise_between(core));
@@ -320,7 +320,7 @@ void take_repetition(Core& core, int64_t id, const Witness& said, int priority) 
     if (left == nullptr) return;
     if (left->measured || !of_case(core.s, id)) return measure_again(core, id);
     forget_witnesses(core.s, *left);
-    core.case_goes_on = true;
+    core.case_continues = true;
     return;
   }
   if (ask_next(core, window, priority)) return;
@@ -373,7 +373,7 @@ void confirm_for_case(Core& core, int64_t id) {
   if (!ask_next(core, window, kPriorityTriage)) window.confirmation = "alone";
 }
 
-void take_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
+void handle_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
   WindowState& window = *find_window(core.s, id);
   window.confirm_pending = false;
   Witness said = witness_of(replay);
@@ -388,7 +388,7 @@ void take_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
     return confirm_failed(core, id, said.verifier + " is not believed");
   const int priority = priority_of(core.s, id);
   note_difference(core.s, said);
-  if (has_answered(window, said.verifier)) return take_repetition(core, id, said, priority);
+  if (has_answered(window, said.verifier)) return handle_repetition(core, id, said, priority);
   window.witnesses.push_back(std::move(said));
   weigh(core, id, priority);
 }
@@ -396,7 +396,8 @@ void take_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
 void confirm_failed(Core& core, int64_t id, const std::string& why) {
   WindowState& window = *find_window(core.s, id);
   window.confirm_pending = false;
-  core.say(fmt::format("{} could not be measured a second time: {}.", window_name(window), why));
+  core.explain(
+      fmt::format("{} could not be measured a second time: {}.", window_name(window), why));
   const int priority = priority_of(core.s, id);
   if (ask_next(core, window, priority)) return;
   if (window.witnesses.size() >= 2) return weigh(core, id, priority);

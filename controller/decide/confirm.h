@@ -15,7 +15,7 @@ Witness witness_of(const ReplayFinished& replay);
 bool note_shadow(Core& core, int64_t window, const ReplayFinished& replay);
 // The open case rests on the window's BF16 replay: its `confirmation` is wanted.
 void confirm_for_case(Core& core, int64_t window);
-void take_confirm(Core& core, int64_t window, const ReplayFinished& replay);
+void handle_confirm(Core& core, int64_t window, const ReplayFinished& replay);
 void confirm_failed(Core& core, int64_t window, const std::string& why);
 // The verifier on whose unconfirmed windows alone an alarm of many windows rests; empty = none.
 std::string rests_on(const Core& core, const WindowState& window);

@@ -20,13 +20,13 @@ RecordDecision& Core::record(DecisionKind kind, std::string sentence,
   decision.attempt = s.attempt.number;
   decision.step = s.newest_step;
   decision.evidence = boost::json::serialize(evidence);
-  say(sentence);
+  explain(sentence);
   decision.sentence = std::move(sentence);
   effects.emplace_back(std::move(decision));
   return std::get<RecordDecision>(effects.back());
 }
 
-void Core::say(const std::string& sentence) {
+void Core::explain(const std::string& sentence) {
   if (!reason.empty()) reason += ' ';
   reason += sentence;
 }

@@ -25,13 +25,13 @@ struct Core {
   bool keeps_checkpoints = false;
   // Left to decide.cc: something that the open case waits for is known, so that it asks on; a case
   // has ended, so that what had waited for it goes on.
-  bool case_goes_on = false;
+  bool case_continues = false;
   bool case_ended = false;
 
   // A decision for the log with what is the same in all of them filled in.
   RecordDecision& record(DecisionKind kind, std::string sentence,
                          const boost::json::object& evidence);
-  void say(const std::string& sentence);
+  void explain(const std::string& sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
   bool held() const { return s.containment && s.containment->rung == "hold"; }
   // By whose order an alarm leads to nothing now; empty when no operator interferes and the run was

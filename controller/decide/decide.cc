@@ -42,7 +42,7 @@ void number_above(State& s, const RunRegisteredEvent& event) {
   s.next_plan_version = std::max(s.next_plan_version, event.newest_plan_version + 1);
 }
 
-void take(Core& core, const RunRegisteredEvent& event) {
+void handle(Core& core, const RunRegisteredEvent& event) {
   State& s = core.s;
   if (s.registered) {
     if (event.name == s.run.name) {
@@ -55,7 +55,7 @@ void take(Core& core, const RunRegisteredEvent& event) {
       s.run.capabilities = event.capabilities;
       number_above(s, event);
     }
-    return core.say("The run is registered already.");
+    return core.explain("The run is registered already.");
   }
   s.registered = true;
   s.run = {event.name,
@@ -75,12 +75,13 @@ void take(Core& core, const RunRegisteredEvent& event) {
   number_above(s, event);
 }
 
-void take(Core& core, const AttemptStarted& event) { start_attempt(core, event); }
+void handle(Core& core, const AttemptStarted& event) { start_attempt(core, event); }
 
-void take(Core& core, const StepReported& event) {
+void handle(Core& core, const StepReported& event) {
   State& s = core.s;
   if (event.attempt != s.attempt.number || event.step <= s.newest_step) {
-    return core.say(fmt::format("Step {} of attempt {} is not new.", event.step, event.attempt));
+    return core.explain(
+        fmt::format("Step {} of attempt {} is not new.", event.step, event.attempt));
   }
   s.newest_step = event.step;
   s.plan_version = event.plan_version;
@@ -106,7 +107,7 @@ void take(Core& core, const StepReported& event) {
   core.keeps_checkpoints = true;
 }
 
-void take(Core& core, const CheckpointCompleted& event) { take_checkpoint(core, event); }
+void handle(Core& core, const CheckpointCompleted& event) { handle_checkpoint(core, event); }
 
 std::optional<PendingReplay> answered(State& s, int64_t id) {
   const auto found = std::find_if(s.replays.begin(), s.replays.end(),
@@ -124,22 +125,23 @@ void note_verifier(State& s, const std::string& verifier) {
   s.trust.verifiers.push_back(verifier);
 }
 
-void take(Core& core, const ReplayFinished& event) {
+void handle(Core& core, const ReplayFinished& event) {
   State& s = core.s;
   const auto replay = answered(s, event.replay);
-  if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
+  if (!replay) return core.explain(fmt::format("Replay {} is not waited for.", event.replay));
   if (!event.on_trainer) note_verifier(s, event.verifier);
   count_replay(core, *replay, event);
   if (replay->role != "shadow") s.watch.unverified_windows = 0;
-  if (replay->role == "shadow") return take_shadow(core, replay->window, event);
-  if (replay->role == "probe") return take_probe(core, *replay, event);
-  if (replay->role == "instrument") return take_instrument(core, replay->window, event);
-  if (replay->role == "instrument_again") return take_instrument_again(core, replay->window, event);
+  if (replay->role == "shadow") return handle_shadow(core, replay->window, event);
+  if (replay->role == "probe") return handle_probe(core, *replay, event);
+  if (replay->role == "instrument") return handle_instrument(core, replay->window, event);
+  if (replay->role == "instrument_again")
+    return handle_instrument_again(core, replay->window, event);
   if (replay->role == "instrument_elsewhere")
-    return take_instrument_elsewhere(core, replay->window, event);
-  if (replay->role == "confirm") return take_confirm(core, replay->window, event);
-  if (replay->role == "audit") return take_audit(core, replay->window, event);
-  take_case_replay(core, *replay, event);
+    return handle_instrument_elsewhere(core, replay->window, event);
+  if (replay->role == "confirm") return handle_confirm(core, replay->window, event);
+  if (replay->role == "audit") return handle_audit(core, replay->window, event);
+  handle_case_replay(core, *replay, event);
 }
 
 // Nobody has done the replay, and nobody will.
@@ -152,13 +154,13 @@ void replay_failed(Core& core, const PendingReplay& replay, const std::string& w
   case_replay_failed(core, replay, why);
 }
 
-void take(Core& core, const ReplayFailed& event) {
+void handle(Core& core, const ReplayFailed& event) {
   const auto replay = answered(core.s, event.replay);
-  if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
+  if (!replay) return core.explain(fmt::format("Replay {} is not waited for.", event.replay));
   replay_failed(core, *replay, event.reason);
 }
 
-void take(Core& core, const DirectiveChanged& event) { directive_changed(core, event); }
+void handle(Core& core, const DirectiveChanged& event) { directive_changed(core, event); }
 
 // The trainer is gone: what only it could do is not waited for.
 void fail_trainers_replays(Core& core) {
@@ -180,9 +182,9 @@ void close_unanswerable(Core& core) {
   while (!s.windows.empty()) close_window(core, s.windows.front().id, "skipped");
 }
 
-void take(Core& core, const RunEnded& event) {
+void handle(Core& core, const RunEnded& event) {
   State& s = core.s;
-  if (s.ended) return core.say("The run has ended already.");
+  if (s.ended) return core.explain("The run has ended already.");
   s.ended = true;
   s.restore_plan = false;
   withdraw_all(core, "The run ended first.");
@@ -221,13 +223,13 @@ void time_out_replays(Core& core) {
   }
 }
 
-void take(Core& core, const Tick&) {
+void handle(Core& core, const Tick&) {
   end_overrides(core);
   time_out_directives(core);
   time_out_replays(core);
 }
 
-void take(Core& core, const OperatorOverride& asked) { take_override(core, asked); }
+void handle(Core& core, const OperatorOverride& asked) { handle_override(core, asked); }
 
 // Whole numbers are added and multiplied: beyond this nothing that was counted can lie.
 constexpr int64_t kNumberMax = 1'000'000'000'000'000;
@@ -267,12 +269,13 @@ bool makes_sense(const Other&) {
   return true;
 }
 
-void hear(Core& core, const Event& event) {
+void handle_event(Core& core, const Event& event) {
   const bool sound = std::visit([](const auto& known) { return makes_sense(known); }, event);
-  if (sound) return std::visit([&](const auto& known) { take(core, known); }, event);
+  if (sound) return std::visit([&](const auto& known) { handle(core, known); }, event);
   const auto* replay = std::get_if<ReplayFinished>(&event);
-  if (replay == nullptr) return core.say("The event's numbers make no sense: it is not heard.");
-  take(core, ReplayFailed{replay->replay, replay->window, replay->arm, "its steps make no sense"});
+  if (replay == nullptr) return core.explain("The event's numbers make no sense: it is ignored.");
+  handle(core,
+         ReplayFailed{replay->replay, replay->window, replay->arm, "its steps make no sense"});
 }
 
 bool needs_attempt(const Event& event) {
@@ -283,19 +286,19 @@ bool needs_attempt(const Event& event) {
          std::holds_alternative<DirectiveChanged>(event);
 }
 
-// What may still be heard once the run has ended: results of windows that were open, and that it
-// goes on.
-bool heard_after_end(const Event& event) {
+// Events that count after the end of a run: results of windows that were open, and that the run
+// continues.
+bool accepted_after_end(const Event& event) {
   return std::holds_alternative<ReplayFinished>(event) ||
          std::holds_alternative<ReplayFailed>(event) || std::holds_alternative<RunEnded>(event) ||
          std::holds_alternative<AttemptStarted>(event);
 }
 
-// What the event has left to be done: the open case asks on, and what had waited for the end of one
-// goes on.
-void go_on(Core& core) {
+// Does what the event has left to be done: the open case asks its next question, and what waited
+// for the end of a case continues.
+void run_follow_ups(Core& core) {
   do {
-    if (std::exchange(core.case_goes_on, false) && core.s.investigation) advance_case(core);
+    if (std::exchange(core.case_continues, false) && core.s.investigation) advance_case(core);
     const bool ended = std::exchange(core.case_ended, false);
     if (ended) {
       open_waiting_suspicion(core);
@@ -303,7 +306,7 @@ void go_on(Core& core) {
     }
     judge_deferred(core);
     if (ended) return_if_due(core);
-  } while (core.case_goes_on || core.case_ended);
+  } while (core.case_continues || core.case_ended);
 }
 
 }  // namespace
@@ -328,15 +331,15 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   if (state.mode_override) ordered.emplace(policy).mode = mode_in_force(state, policy);
   Core core{state, ordered ? *ordered : policy, now};
   if (!state.registered && !std::holds_alternative<RunRegisteredEvent>(event)) {
-    core.say("The run is not registered.");
+    core.explain("The run is not registered.");
   } else if (state.attempt.number == 0 && needs_attempt(event)) {
-    core.say("No attempt has started.");
-  } else if (state.ended && !heard_after_end(event)) {
-    core.say("The run has ended.");
+    core.explain("No attempt has started.");
+  } else if (state.ended && !accepted_after_end(event)) {
+    core.explain("The run has ended.");
   } else {
     note_report(core, event);
-    hear(core, event);
-    go_on(core);
+    handle_event(core, event);
+    run_follow_ups(core);
     release_unsettled(core);
     close_orphans(core);
     close_unanswerable(core);

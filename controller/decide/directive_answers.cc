@@ -79,7 +79,7 @@ void came_to_nothing(Core& core, const PendingDirective& ended) {
   if (ended.kind == "set_plan") operator_plan_failed(core);
 }
 
-void take_plan(Core& core, const PendingDirective& done) {
+void apply_plan(Core& core, const PendingDirective& done) {
   State& s = core.s;
   s.plan_version = done.plan_version;
   s.suspicion.reset();
@@ -95,7 +95,7 @@ void take_plan(Core& core, const PendingDirective& done) {
 
 void carried_out(Core& core, const PendingDirective& done) {
   State& s = core.s;
-  if (done.kind == "set_plan") take_plan(core, done);
+  if (done.kind == "set_plan") apply_plan(core, done);
   if (done.kind == "pause") {
     s.paused = true;
     count_pause(core, true);
@@ -117,7 +117,7 @@ void believe(Core& core, const PendingDirective& late, const DirectiveChanged& e
                           directive_name(late), event.step),
               evidence_of(late));
   if (late.kind == "rollback" && s.directive && s.directive->kind == "rollback") {
-    withdraw(core, *take_open(s, s.directive->number), "the rollback before it was carried out");
+    withdraw(core, *extract_open(s, s.directive->number), "the rollback before it was carried out");
     if (s.recovery) s.recovery->to_step = late.to_step;
   }
   carried_out(core, late);
@@ -152,7 +152,7 @@ void time_out(Core& core, PendingDirective open) {
         directive_name(open), limit, s.newest_step);
     core.record("directive", sentence, evidence_of(open));
     s.standing.directives_unapplied += 1;
-    take_open(s, open.number);
+    extract_open(s, open.number);
     withdraw(core, open, sentence);
     return came_to_nothing(core, open);
   }
@@ -180,14 +180,14 @@ void time_out(Core& core, PendingDirective open) {
 void directive_changed(Core& core, const DirectiveChanged& event) {
   State& s = core.s;
   if (event.state != "applied" && event.state != "rejected") return;
-  if (const auto late = take_expired(s, event.number)) {
+  if (const auto late = extract_expired(s, event.number)) {
     if (event.state == "applied") {
       return believe(core, *late, event);
     }
-    return core.say(fmt::format("{} had expired already.", directive_name(*late)));
+    return core.explain(fmt::format("{} had expired already.", directive_name(*late)));
   }
-  const auto answered = take_open(s, event.number);
-  if (!answered) return core.say(fmt::format("Directive {} is not waited for.", event.number));
+  const auto answered = extract_open(s, event.number);
+  if (!answered) return core.explain(fmt::format("Directive {} is not waited for.", event.number));
   if (event.state == "rejected") {
     if (answered->kind == "stop") s.stopping = false;
     core.record("instrument",
@@ -211,7 +211,7 @@ void time_out_directives(Core& core) {
 void withdraw_all(Core& core, const std::string& reason) {
   State& s = core.s;
   if (s.directive) {
-    const PendingDirective own = *take_open(s, s.directive->number);
+    const PendingDirective own = *extract_open(s, s.directive->number);
     withdraw(core, own, reason);
     if (own.purpose == "contain") fit_containment(core);
   }

@@ -23,7 +23,7 @@ PendingDirective& number_it(Core& core, PendingDirective& pending, const std::st
   return pending;
 }
 
-std::optional<PendingDirective> taken_out(std::vector<PendingDirective>& list, int64_t number) {
+std::optional<PendingDirective> extract(std::vector<PendingDirective>& list, int64_t number) {
   const auto found = std::find_if(list.begin(), list.end(), [&](const PendingDirective& known) {
     return known.number == number;
   });
@@ -67,17 +67,17 @@ void withdraw(Core& core, const PendingDirective& directive, const std::string& 
   expired.push_back(directive);
 }
 
-std::optional<PendingDirective> take_open(State& s, int64_t number) {
+std::optional<PendingDirective> extract_open(State& s, int64_t number) {
   if (s.directive && s.directive->number == number) {
     std::optional<PendingDirective> own = std::move(s.directive);
     s.directive.reset();
     return own;
   }
-  return taken_out(s.operator_directives, number);
+  return extract(s.operator_directives, number);
 }
 
-std::optional<PendingDirective> take_expired(State& s, int64_t number) {
-  return taken_out(s.expired_directives, number);
+std::optional<PendingDirective> extract_expired(State& s, int64_t number) {
+  return extract(s.expired_directives, number);
 }
 
 bool stop_is_open(const State& s) {

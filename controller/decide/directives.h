@@ -20,8 +20,8 @@ int64_t issue_override(Core& core, PendingDirective pending, const std::string& 
 // The directive is not to be carried out any more; that it was anyway may still be heard.
 void withdraw(Core& core, const PendingDirective& directive, const std::string& reason);
 // Takes one off the list of those that are open, or of those that have expired.
-std::optional<PendingDirective> take_open(State& state, int64_t number);
-std::optional<PendingDirective> take_expired(State& state, int64_t number);
+std::optional<PendingDirective> extract_open(State& state, int64_t number);
+std::optional<PendingDirective> extract_expired(State& state, int64_t number);
 // True when an order to stop is unanswered.
 bool stop_is_open(const State& state);
 // The trainer lives, or begins again.

@@ -59,12 +59,12 @@ struct RunRegisteredEvent {
   }
 };
 
-inline constexpr const char* kOnceMore = "once more";
+inline constexpr const char* kContinued = "once more";
 
 struct AttemptStarted {
   int64_t attempt = 1;
   int64_t base_step = 0;
-  // start, restart, rollback; or kOnceMore: the attempt at hand, after its run was said to have
+  // start, restart, rollback; or kContinued: the attempt at hand, after its run was said to have
   // ended, and base_step is where it is.
   std::string cause;
   int64_t plan_version = 0;

@@ -48,7 +48,7 @@ void learn(Core& core, double difference, bool two_agree) {
   instrument.mean_square += weight * (difference * difference - instrument.mean_square);
 }
 
-void say_sound_again(Core& core, const WindowState& window) {
+void record_sound_again(Core& core, const WindowState& window) {
   InstrumentState& instrument = core.s.watch.instrument;
   if (!instrument.broken || instrument.disputed) return;
   instrument.broken = false;
@@ -116,7 +116,7 @@ void order_instrument(Core& core, WindowState& window) {
   order(core, window, "bf16-perturbed", "instrument", "", false, kPriorityInstrument);
 }
 
-void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay) {
+void handle_instrument(Core& core, int64_t window_id, const ReplayFinished& replay) {
   InstrumentState& instrument = core.s.watch.instrument;
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
@@ -146,7 +146,7 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   order(core, window, "bf16", "instrument_again", "", false, kPriorityTriage);
 }
 
-void take_instrument_elsewhere(Core& core, int64_t window_id, const ReplayFinished& replay) {
+void handle_instrument_elsewhere(Core& core, int64_t window_id, const ReplayFinished& replay) {
   InstrumentState& instrument = core.s.watch.instrument;
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
@@ -160,7 +160,7 @@ void take_instrument_elsewhere(Core& core, int64_t window_id, const ReplayFinish
   finish_window(core, window_id);
 }
 
-void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& replay) {
+void handle_instrument_again(Core& core, int64_t window_id, const ReplayFinished& replay) {
   InstrumentState& instrument = core.s.watch.instrument;
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
@@ -180,9 +180,9 @@ void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& 
     instrument.broken = true;
     return finish_window(core, window_id);
   }
-  say_sound_again(core, window);
+  record_sound_again(core, window);
   learn(core, instrument.last_percent, false);
-  core.say(
+  core.explain(
       "BF16 under another order of sums parts further than it did, with the same bits each "
       "time.");
   finish_window(core, window_id);

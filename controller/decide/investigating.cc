@@ -378,7 +378,7 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
     return;
   }
   if (core.held() || s.fault_reported) {
-    return core.say(finding_words(finding) + "; the fault has already been reported.");
+    return core.explain(finding_words(finding) + "; the fault has already been reported.");
   }
   const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
   if (start == nullptr) {
@@ -387,11 +387,11 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
     return;
   }
   if (s.suspicion)
-    return core.say(finding_words(finding) +
-                    "; an earlier step is still waiting to be looked into.");
+    return core.explain(finding_words(finding) +
+                        "; an earlier step is still waiting to be looked into.");
   s.suspicion = Suspicion{finding, *start, s.attempt.number, s.plan_version};
   if (s.investigation || s.directive) {
-    return core.say(finding_words(finding) + "; it waits for the open case.");
+    return core.explain(finding_words(finding) + "; it waits for the open case.");
   }
   open_suspicion(core);
 }
@@ -403,12 +403,12 @@ void open_waiting_suspicion(Core& core) {
     open_suspicion(core);
 }
 
-void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
+void handle_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
   State& s = core.s;
   GNOMON_ASSERT(of_case(s, replay.window));
   Case& investigation = *s.investigation;
-  if (replay.role == "scores") return take_scores(core, result);
-  if (replay.role == "rescue") return take_rescue(core, replay.number, result);
+  if (replay.role == "scores") return handle_scores(core, result);
+  if (replay.role == "rescue") return handle_rescue(core, replay.number, result);
   WindowState& window = *find_window(s, replay.window);
   investigation.evidence.answers.push_back(answer_of(investigation, window, replay, result));
   const bool of_bf16 = replay.role == "bf16" || replay.role == "bf16_far";
@@ -424,7 +424,7 @@ void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinis
 
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
   GNOMON_ASSERT(of_case(core.s, replay.window));
-  core.say(fmt::format("Replay {} could not be done: {}.", replay.id, why));
+  core.explain(fmt::format("Replay {} could not be done: {}.", replay.id, why));
   if (replay.role == "scores") return scores_failed(core);
   if (replay.role == "rescue") return rescue_failed(core, replay.number);
   answer_failed(core, {replay.role, replay.number});

@@ -17,7 +17,7 @@ void suspect_step(Core& core, const SpikeFinding& finding);
 void open_waiting_suspicion(Core& core);
 // Orders what the triage wants to know, or ends it.
 void advance_case(Core& core);
-void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
+void handle_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
 
 }  // namespace gnomon::decide

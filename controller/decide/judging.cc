@@ -79,7 +79,7 @@ void set_aside(Core& core, const WindowState& window, int64_t spike, bool worth_
     decision.verdict = "generic_spike";
     decision.window = window.id;
   } else {
-    core.say(sentence);
+    core.explain(sentence);
   }
   close_window(core, window.id, "skipped");
 }
@@ -90,8 +90,8 @@ void alarm_without_case(Core& core, WindowState& window) {
                           : window.start.step < core.s.watch_from
                               ? "it began before a person let the run go on"
                               : "the fault has already been reported";
-  core.say(fmt::format("{}: D = {}, an alarm ({}); {}.", window_name(window),
-                       percent(*window.measured->d_percent), window.judged->rule, why));
+  core.explain(fmt::format("{}: D = {}, an alarm ({}); {}.", window_name(window),
+                           percent(*window.measured->d_percent), window.judged->rule, why));
   window.outcome = "alarm";
   finish_window(core, window.id);
 }
@@ -150,14 +150,14 @@ void judge_alarm(Core& core, WindowState& window) {
   if (s.investigation || s.directive) {
     const auto waiting = std::ranges::count_if(s.windows, &WindowState::deferred);
     if (waiting >= kDeferredMax) {
-      core.say(fmt::format("{} is an alarm (D = {}), as others that wait already.",
-                           window_name(window), percent(*m.d_percent)));
+      core.explain(fmt::format("{} is an alarm (D = {}), as others that wait already.",
+                               window_name(window), percent(*m.d_percent)));
       window.outcome = "alarm";
       return finish_window(core, window.id);
     }
     window.deferred = true;
-    core.say(fmt::format("{} is an alarm (D = {}) and waits for the open case.",
-                         window_name(window), percent(*m.d_percent)));
+    core.explain(fmt::format("{} is an alarm (D = {}) and waits for the open case.",
+                             window_name(window), percent(*m.d_percent)));
     return;
   }
   if (s.ended || s.fault_reported || core.held() || s.watch.instrument.broken ||
@@ -179,7 +179,7 @@ bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdic
   State& s = core.s;
   restart_offset(s, *window.measured);
   if (!core.muted().empty() || s.investigation || s.directive || s.ended || core.held()) {
-    core.say("The offset has moved; nothing follows now.");
+    core.explain("The offset has moved; nothing follows now.");
     return false;
   }
   RecordDecision& decision =
@@ -211,8 +211,9 @@ Judgement observe(Core& core, const WindowState& window) {
   }
   if (result.gap.suspicious) {
     bring_forward(core);
-    core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
-                         result.gap.statistic, result.gap.burst_left));
+    core.explain(
+        fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
+                    result.gap.statistic, result.gap.burst_left));
   }
   result.offset = observe_offset(core, window);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
@@ -224,15 +225,15 @@ bool in_burn_in(const Core& core, const WindowState& window) {
          std::isfinite(*window.measured->d_percent);
 }
 
-void take_quiet(Core& core, const WindowState& quiet) {
+void record_quiet(Core& core, const WindowState& quiet) {
   State& s = core.s;
   s.fault_reported = false;
   clear_harm(s);
   s.trust.other_tokens = false;
   add_quiet_end(core, quiet);
-  core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
-                       in_burn_in(core, quiet) ? "in the burn-in and quiet" : "quiet",
-                       percent(*quiet.measured->d_percent)));
+  core.explain(fmt::format("{} is {} (D = {}).", window_name(quiet),
+                           in_burn_in(core, quiet) ? "in the burn-in and quiet" : "quiet",
+                           percent(*quiet.measured->d_percent)));
 }
 
 // Nothing is learned in the burn-in, and one window may show no more than at any time.
@@ -249,10 +250,10 @@ Judgement judge_burn_in(const Core& core, const WindowState& window) {
   return result;
 }
 
-void go_on_after(Core& core, const WindowState& quiet) {
+void continue_after(Core& core, const WindowState& quiet) {
   finish_window(core, quiet.id);
   settle_verified(core);
-  take_best_cadence(core);
+  apply_best_cadence(core);
   if (quiet.kind != "long") note_quiet(core, quiet.plan_version);
 }
 
@@ -271,18 +272,18 @@ int64_t risen_windows(const Core& core, const WindowState& window) {
 void judge_history(Core& core, WindowState& window) {
   const double d = *window.measured->d_percent;
   const bool over = !(d <= limit_of_window(core, window));
-  core.say(fmt::format("{} ran under plan {}, which is not in force any more (D = {}).",
-                       window_name(window), window.plan_version, percent(d)));
+  core.explain(fmt::format("{} ran under plan {}, which is not in force any more (D = {}).",
+                           window_name(window), window.plan_version, percent(d)));
   if (over) return close_window(core, window.id, "alarm");
   const WindowState quiet = window;
-  take_quiet(core, quiet);
+  record_quiet(core, quiet);
   finish_window(core, quiet.id);
 }
 
 void pass_quiet(Core& core, int64_t id) {
   const WindowState quiet = *find_window(core.s, id);
-  take_quiet(core, quiet);
-  go_on_after(core, quiet);
+  record_quiet(core, quiet);
+  continue_after(core, quiet);
 }
 
 void act_on(Core& core, const RecoveryOutcome& outcome) {
@@ -321,10 +322,10 @@ void judge(Core& core, WindowState& window) {
   }
   if (awaits_recovery(s, window)) return act_on(core, weigh_recovery(core, window.id));
   const WindowState quiet = window;
-  take_quiet(core, quiet);
+  record_quiet(core, quiet);
   if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
   order_audit(core, window);
-  go_on_after(core, quiet);
+  continue_after(core, quiet);
 }
 
 // Not before a second source has said the same, where one was asked.
@@ -348,7 +349,7 @@ bool judge_tokens(Core& core, WindowState& window, const ReplayFinished& replay)
       "loaded.",
       window_name(window), *replay.first_other_batch_step, percent(d));
   if (s.trust.other_tokens) {
-    core.say(sentence);
+    core.explain(sentence);
   } else {
     RecordDecision& decision =
         core.record("verdict", sentence,
@@ -379,7 +380,7 @@ bool judge_shock(Core& core, WindowState& window, const ReplayFinished& replay) 
       "learning rate or the data, not FP8; what follows such a shock differs by chance.",
       window_name(window), percent(d), percent(rise));
   if (d <= limit_of_window(core, window)) {
-    core.say(sentence);
+    core.explain(sentence);
   } else {
     RecordDecision& decision = core.record(
         "verdict", sentence,
@@ -419,7 +420,7 @@ bool still_alarms(const Core& core, WindowState& window) {
 
 }  // namespace
 
-void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
+void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;
   WindowState& window = *find_window(s, window_id);
   window.shadow_pending = false;
@@ -428,7 +429,8 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
     const std::string sentence =
         fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable);
     if (s.spikes.non_finite_reported) {
-      core.say(sentence);  // of a run that is not finite any more, which was said when it happened
+      core.explain(
+          sentence);  // of a run that is not finite any more, which was said when it happened
     } else {
       core.record("instrument", sentence, {{"window", window.id}, {"why", measured.unusable}})
           .window = window_id;
@@ -470,7 +472,7 @@ void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
   if (core.s.watch.unverified_windows == 0) {
     core.record("instrument", sentence, {{"window", window_id}, {"why", why}}).window = window_id;
   } else {
-    core.say(sentence);
+    core.explain(sentence);
   }
   core.s.standing.unmeasured = why;
   close_window(core, window_id, "failed");
@@ -491,7 +493,7 @@ void judge_deferred(Core& core) {
     } else if (still_alarms(core, *found)) {
       judge_alarm(core, *found);
     } else {
-      core.say(fmt::format("{} is no alarm any more.", window_name(*found)));
+      core.explain(fmt::format("{} is no alarm any more.", window_name(*found)));
       close_window(core, found->id, "skipped");
       settle_verified(core);
     }

@@ -7,7 +7,7 @@
 
 namespace gnomon::decide {
 
-void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
+void handle_shadow(Core& core, int64_t window, const ReplayFinished& replay);
 void shadow_failed(Core& core, int64_t window, const std::string& why);
 // Windows that were put off while a case was open are judged now.
 void judge_deferred(Core& core);

@@ -107,7 +107,7 @@ std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t n
   try {
     return choose_cadence(model, hazard_mean(core.s.money.hazard), now, limits);
   } catch (const ConfigError& refused) {
-    core.say(fmt::format("The cadence stays as it is: {}.", refused.what()));
+    core.explain(fmt::format("The cadence stays as it is: {}.", refused.what()));
     return std::nullopt;
   }
 }
@@ -161,7 +161,7 @@ void count_pause(Core& core, bool paused) {
   }
 }
 
-void take_best_cadence(Core& core) {
+void apply_best_cadence(Core& core) {
   State& s = core.s;
   if (core.policy.window.every > 0 || s.ended) return;
   const RunModel model = run_model(s, core.policy);

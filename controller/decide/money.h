@@ -13,6 +13,6 @@ void count_fault(Core& core);
 void count_pause(Core& core, bool paused);
 // Takes another cadence when the policy leaves it to the budget and the economics, and one is
 // better.
-void take_best_cadence(Core& core);
+void apply_best_cadence(Core& core);
 
 }  // namespace gnomon::decide

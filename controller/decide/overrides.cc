@@ -65,23 +65,23 @@ StandingOverride standing(const OperatorOverride& asked) {
   return {asked.owner, asked.reason, asked.expires_at, asked.mode, asked.plan, 0};
 }
 
-bool heard_already(const std::optional<StandingOverride>& known, const OperatorOverride& asked) {
+bool already_in_force(const std::optional<StandingOverride>& known, const OperatorOverride& asked) {
   return known && known->owner == asked.owner && known->reason == asked.reason &&
          known->expires_at == asked.expires_at && known->mode == asked.mode &&
          known->plan == asked.plan;
 }
 
-bool heard_already(const State& s, const OperatorOverride& asked) {
-  if (asked.kind == "silence") return heard_already(s.silence, asked);
-  if (asked.kind == "mode") return heard_already(s.mode_override, asked);
-  return asked.kind == "set_plan" && heard_already(s.operator_plan, asked);
+bool already_in_force(const State& s, const OperatorOverride& asked) {
+  if (asked.kind == "silence") return already_in_force(s.silence, asked);
+  if (asked.kind == "mode") return already_in_force(s.mode_override, asked);
+  return asked.kind == "set_plan" && already_in_force(s.operator_plan, asked);
 }
 
 // What was under way when an operator said that nothing is to follow.
 void drop_case(Core& core) {
   core.s.suspicion.reset();
   if (core.s.investigation) {
-    core.say("The open investigation is given up.");
+    core.explain("The open investigation is given up.");
     end_case(core, "alarm");
   }
 }
@@ -187,12 +187,12 @@ std::string why_not(const State& s, const OperatorOverride& asked) {
   return why_no_directive(s, asked);
 }
 
-void take_override(Core& core, const OperatorOverride& asked) {
+void handle_override(Core& core, const OperatorOverride& asked) {
   State& s = core.s;
   if (const std::string why = why_not(s, asked); !why.empty()) {
-    return core.say(fmt::format("The override is refused: {}.", why));
+    return core.explain(fmt::format("The override is refused: {}.", why));
   }
-  if (heard_already(s, asked)) return core.say("The override is in force already.");
+  if (already_in_force(s, asked)) return core.explain("The override is in force already.");
   const std::string sentence =
       fmt::format("By order of {} ({}): {}.", asked.owner, asked.reason, order_words(core, asked));
   core.record("override", sentence,

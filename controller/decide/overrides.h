@@ -5,7 +5,7 @@
 
 namespace gnomon::decide {
 
-void take_override(Core& core, const OperatorOverride& asked);
+void handle_override(Core& core, const OperatorOverride& asked);
 void end_overrides(Core& core);
 // The trainer has resumed: a hold is over.
 void finish_resume(Core& core);

@@ -55,7 +55,8 @@ Tally tally_of(const Core& core) {
 }
 
 // The rung is held by `containment` unless the action was a rollback under the same plan.
-void say_recovered(Core& core, int64_t window_id, const std::string& proof, json::object evidence) {
+void record_recovered(Core& core, int64_t window_id, const std::string& proof,
+                      json::object evidence) {
   State& s = core.s;
   evidence["rung"] = s.recovery->rung.text();
   RecordDecision& decision = core.record(
@@ -74,16 +75,16 @@ void say_recovered(Core& core, int64_t window_id, const std::string& proof, json
 RecoveryOutcome recovered(Core& core, const Tally& tally) {
   const size_t count = tally.windows.size();
   const std::string level = fmt::format("D = {}", percent(tally.mean_percent));
-  say_recovered(core, tally.windows.back(),
-                count == 1 ? level
-                           : fmt::format("{} ± {} over {} windows", level,
-                                         percent(tally.error_percent), count),
-                {{"start_step", tally.start_step},
-                 {"end_step", tally.end_step},
-                 {"d_percent", number(tally.mean_percent)},
-                 {"error_percent", number(tally.error_percent)},
-                 {"windows", count},
-                 {"tolerated_percent", number(tolerated_percent(core))}});
+  record_recovered(core, tally.windows.back(),
+                   count == 1 ? level
+                              : fmt::format("{} ± {} over {} windows", level,
+                                            percent(tally.error_percent), count),
+                   {{"start_step", tally.start_step},
+                    {"end_step", tally.end_step},
+                    {"d_percent", number(tally.mean_percent)},
+                    {"error_percent", number(tally.error_percent)},
+                    {"windows", count},
+                    {"tolerated_percent", number(tolerated_percent(core))}});
   return {tally.windows, 0};
 }
 
@@ -136,7 +137,7 @@ RecoveryOutcome weigh_recovery(Core& core, int64_t id) {
   const bool harmful =
       count >= kHarmfulWindows && mean - kHarmfulErrors * tally.error_percent > limit;
   if (enough || harmful) return not_enough(core, tally);
-  core.say(fmt::format(
+  core.explain(fmt::format(
       "{}: D = {}; the windows since the action lose {} ± {} and {} is tolerated: "
       "whether it worked is not known yet.",
       window_name(*find_window(core.s, id)), percent(*find_window(core.s, id)->measured->d_percent),
@@ -148,8 +149,8 @@ void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t 
                      int64_t end_step) {
   const State& s = core.s;
   if (!s.recovery || !follows(*s.recovery, attempt, plan_version)) return;
-  say_recovered(core, 0, "every step in BF16",
-                {{"start_step", start_step}, {"end_step", end_step}});
+  record_recovered(core, 0, "every step in BF16",
+                   {{"start_step", start_step}, {"end_step", end_step}});
 }
 
 void close_unsettled(Core& core, WindowStatus outcome) {

@@ -298,24 +298,24 @@ void return_if_due(Core& core) {
   if (enough(core)) go_back(core);
 }
 
-void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay) {
+void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay) {
   State& s = core.s;
   const int64_t window_id = ordered.window;
   WindowState& window = *find_window(s, window_id);
   const std::string name = window_name(window);
   const Measurement measured = measure_probe(replay);
   if (!s.containment || s.containment->plan_version != window.plan_version || core.held()) {
-    core.say(fmt::format("{}: the probe's answer comes too late.", name));
+    core.explain(fmt::format("{}: the probe's answer comes too late.", name));
     return finish_probe_window(core, window_id, "skipped");
   }
   if (const std::string muted = core.muted(); !muted.empty()) {
-    core.say(fmt::format("{}: the probe leads to nothing: {}.", name, muted));
+    core.explain(fmt::format("{}: the probe leads to nothing: {}.", name, muted));
     return finish_probe_window(core, window_id, "skipped");
   }
   if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
   const double d = *measured.d_percent;
   if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
-    core.say(fmt::format("{}: the probe is not counted: {}.", name, why));
+    core.explain(fmt::format("{}: the probe is not counted: {}.", name, why));
     set_back(core, ordered, name);
     return finish_probe_window(core, window_id, "skipped");
   }
@@ -341,7 +341,7 @@ void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& 
 
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why) {
   const std::string name = window_name(*find_window(core.s, ordered.window));
-  core.say(fmt::format("{}: the probe could not be judged: {}.", name, why));
+  core.explain(fmt::format("{}: the probe could not be judged: {}.", name, why));
   if (core.s.containment && ordered.id >= core.s.containment->probes.from_replay) {
     ProbeSeries& series = core.s.containment->probes;
     series.trainer_cannot |= ordered.deadline > 0;
@@ -357,7 +357,7 @@ void finish_return(Core& core) {
   s.recovery.reset();
   s.quiet_since_return = 0;
   wait_longer(core);
-  core.say("The run is back in its own plan.");
+  core.explain("The run is back in its own plan.");
 }
 
 void refuse_return(Core& core) {

@@ -15,7 +15,7 @@ void return_if_due(Core& core);
 // The trainer has taken the base plan again, or has refused to.
 void finish_return(Core& core);
 void refuse_return(Core& core);
-void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay);
+void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay);
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why);
 
 }  // namespace gnomon::decide

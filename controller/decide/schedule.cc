@@ -29,7 +29,7 @@ WindowLengths lengths(const Core& core) {
   return made;
 }
 
-void say_rounding(Core& core, const WindowLengths& used) {
+void record_rounding(Core& core, const WindowLengths& used) {
   const Policy::Window& asked = core.policy.window;
   const bool as_asked = asked.every == 0 || used.every == asked.every;
   if (core.s.rounding_said || (used.steps == asked.steps && as_asked)) return;
@@ -88,8 +88,9 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
   const bool full = too_many_open(core);
   WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
   if (full) {
-    core.say(fmt::format("Window {} (steps {}–{}) is skipped: {} windows are open already.",
-                         window.id, window.start.step, window.end_step(), s.windows.size() - 1));
+    core.explain(fmt::format("Window {} (steps {}–{}) is skipped: {} windows are open already.",
+                             window.id, window.start.step, window.end_step(),
+                             s.windows.size() - 1));
     close_window(core, window.id, "skipped");
     note_unverified(core);
     return;
@@ -223,17 +224,17 @@ void open_due_windows(Core& core) {
 
 }  // namespace
 
-void take_checkpoint(Core& core, const CheckpointCompleted& event) {
+void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
   State& s = core.s;
   if (event.attempt != s.attempt.number || event.step < s.attempt.base_step) {
-    return core.say(
+    return core.explain(
         fmt::format("A checkpoint of attempt {} at step {} does not belong to attempt {}.",
                     event.attempt, event.step, s.attempt.number));
   }
   if (checkpoint_at(s, event.step) != nullptr) {
-    return core.say(fmt::format("The checkpoint at step {} is known.", event.step));
+    return core.explain(fmt::format("The checkpoint at step {} is known.", event.step));
   }
-  say_rounding(core, lengths(core));
+  record_rounding(core, lengths(core));
   const KnownCheckpoint checkpoint{event.attempt, event.step, event.uri, event.plan_version};
   const auto place =
       std::find_if(s.checkpoints.begin(), s.checkpoints.end(),
@@ -263,7 +264,7 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
   if ((loss && !call.up) || looked_into || soon || start == nullptr ||
       start->step >= s.next_start || plan_of(s, plan_after(s, *start)).bf16) {
-    return core.say(seen + ". No window is ordered for it.");
+    return core.explain(seen + ". No window is ordered for it.");
   }
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;

@@ -7,7 +7,7 @@
 
 namespace gnomon::decide {
 
-void take_checkpoint(Core& core, const CheckpointCompleted& event);
+void handle_checkpoint(Core& core, const CheckpointCompleted& event);
 // By the budget: the next window begins as soon as it can, where it would have been later.
 void bring_forward(Core& core);
 // A sentinel's call: a window over the steps since the change began, unless windows look there

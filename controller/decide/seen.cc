@@ -24,8 +24,8 @@ void align(const GapState& gap, std::vector<SeenWindow>& seen) {
 }
 
 // Exact: what is left is observed again from before the oldest window that goes.
-void take_out(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
-              const Gone& gone) {
+void exclude(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+             const Gone& gone) {
   align(gap, seen);
   const auto first = std::find_if(seen.begin(), seen.end(), gone);
   if (first == seen.end()) return;
@@ -42,8 +42,8 @@ void take_out(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& s
   }
 }
 
-void take_out_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
-                    int64_t base) {
+void exclude_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+                   int64_t base) {
   align(gap, seen);
   if (seen.size() >= kGapNewestMax && seen.front().start_step > base) {
     // Windows that are not known one by one any more are gone, too: the evidence begins anew.
@@ -51,8 +51,7 @@ void take_out_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSetti
     seen.clear();
     return;
   }
-  take_out(gap, seen, settings,
-           [base](const SeenWindow& window) { return window.end_step > base; });
+  exclude(gap, seen, settings, [base](const SeenWindow& window) { return window.end_step > base; });
 }
 
 GapSettings settings_of_forks(const Core& core) {
@@ -106,8 +105,8 @@ void forget_spiked(Core& core, int64_t step) {
   const Gone holds = [step](const SeenWindow& window) {
     return window.start_step < step && step <= window.end_step;
   };
-  take_out(watch.gap, watch.seen, gap_settings(core.policy), holds);
-  take_out(watch.long_gap, watch.long_seen, settings_of_forks(core), holds);
+  exclude(watch.gap, watch.seen, gap_settings(core.policy), holds);
+  exclude(watch.long_gap, watch.long_seen, settings_of_forks(core), holds);
   watch.burst_left = watch.gap.evidence.burst_left;
   forget_probes_of_steps(core.s, step, step);
 }
@@ -147,7 +146,7 @@ void learn_again(Chart& chart) {
 void forget_window(Core& core, int64_t id) {
   State& s = core.s;
   const Gone gone = [id](const SeenWindow& window) { return window.window == id; };
-  for (Chart& chart : charts_of(core)) take_out(chart.gap, chart.seen, chart.settings, gone);
+  for (Chart& chart : charts_of(core)) exclude(chart.gap, chart.seen, chart.settings, gone);
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
   const WindowState* window = find_window(s, id);
   if (window == nullptr) return;
@@ -163,7 +162,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
   const int64_t known = std::ranges::count_if(s.watch.seen, gone);
   const bool older = record != nullptr && record->windows > known;
   for (Chart& chart : charts_of(core)) {
-    take_out(chart.gap, chart.seen, chart.settings, gone);
+    exclude(chart.gap, chart.seen, chart.settings, gone);
     if (older) learn_again(chart);
   }
   if (older) s.watch.instrument.scale_agreed = s.watch.instrument.scale_said = 0;
@@ -171,7 +170,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
 }
 
 void forget_seen_after(Core& core, int64_t base) {
-  for (Chart& chart : charts_of(core)) take_out_after(chart.gap, chart.seen, chart.settings, base);
+  for (Chart& chart : charts_of(core)) exclude_after(chart.gap, chart.seen, chart.settings, base);
 }
 
 }  // namespace gnomon::decide

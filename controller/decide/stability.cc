@@ -26,7 +26,7 @@ int64_t distance(const Core& core) {
   return std::max<int64_t>(1, window_lengths(core.s, core.policy).every);
 }
 
-void say_unstable(Core& core, const std::string& seen) {
+void record_unstable(Core& core, const std::string& seen) {
   Stability& stability = core.s.watch.stability;
   json::array steps;
   for (int64_t step : stability.signs) steps.emplace_back(step);
@@ -54,9 +54,9 @@ void note_sign(Core& core, int64_t step, bool at_once, const std::string& seen) 
   if (stability.unstable_since || core.s.ended) return;
   if (!at_once && stability.signs.size() < kSignsMin) return;
   stability.unstable_since = at_once ? step : stability.signs.front();
-  say_unstable(core, at_once ? seen
-                             : fmt::format("{} times BF16 lost ground too, the last time so: {}",
-                                           stability.signs.size(), seen));
+  record_unstable(core, at_once ? seen
+                                : fmt::format("{} times BF16 lost ground too, the last time so: {}",
+                                              stability.signs.size(), seen));
 }
 
 void note_calm(Core& core, int64_t step) {

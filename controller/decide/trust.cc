@@ -68,7 +68,7 @@ void measure_again(Core& core, int64_t id) {
 static void ask_spike_again(Core& core, WindowState& window, const std::string& verifier) {
   forget_witnesses(core.s, window);
   drop_answers(core.s, verifier);
-  core.case_goes_on = true;
+  core.case_continues = true;
 }
 
 // What the verifier said of open windows other than `but` is forgotten: those that it measured are

@@ -29,7 +29,7 @@ void remember_transient(Core& core, const Verdict& verdict) {
   s.trust.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
 }
 
-void take_as_quiet(Core& core) {
+void close_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
   s.fault_reported = false;
@@ -51,7 +51,7 @@ void accept(Core& core) {
       {{"level_percent", number(level)}});
   decision.verdict = "accepted_gap";
   decision.window = window.id;
-  take_as_quiet(core);
+  close_as_quiet(core);
 }
 
 bool bf16_suffers(const TriageEvidence& evidence) {
@@ -114,7 +114,7 @@ void conclude(Core& core, const Verdict& verdict) {
   if (name == "chance") {
     if (replays_disagree(s.investigation->evidence)) s.watch.audits_unusable = kAuditsUnusableMax;
     note_chance(core);
-    return take_as_quiet(core);
+    return close_as_quiet(core);
   }
   if (name == "unexplained" && s.investigation->evidence.trigger == "spike")
     return end_case(core, "failed");

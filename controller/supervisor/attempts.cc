@@ -79,9 +79,9 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
   if (run.life != "live") revive(write, run);
   ledger::insert(connection, fresh);
   write.runs.set_terms_on_commit(write.transaction, run);
-  write.runs.hear(write.transaction, run,
-                  decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
-                                         attempt.plan_version, attempt.host});
+  write.runs.record_event(write.transaction, run,
+                          decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
+                                                 attempt.plan_version, attempt.host});
   show_layers(write, run, attempt.plan_version);
   write.transaction.on_commit([&runs = write.runs, id, number = attempt.attempt] {
     runs.metrics().update_run(id, [&](RunNumbers& numbers) { numbers.attempt = number; });
@@ -93,9 +93,9 @@ void go_on(WriteContext write, CachedRun& run, const StepReport& step) {
   const std::string before = run.life;
   revive(write, run);
   write.runs.set_terms_on_commit(write.transaction, run);
-  write.runs.hear(
+  write.runs.record_event(
       write.transaction, run,
-      decide::AttemptStarted{step.attempt, step.step - 1, decide::kOnceMore, step.plan_version});
+      decide::AttemptStarted{step.attempt, step.step - 1, decide::kContinued, step.plan_version});
   ledger::insert_audit(write.transaction.connection(), write.runs.now(), run.id, "run_goes_on",
                        fmt::format("it was {}, and its trainer reports step {} of attempt {}",
                                    before, step.step, step.attempt));

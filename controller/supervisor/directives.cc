@@ -61,8 +61,9 @@ Directive acknowledge_directive(WriteContext write, int64_t id, int64_t number,
   }
   if (ends) {
     ledger::end_directive(connection, id, number, state, ack, write.runs.now());
-    write.runs.hear(write.transaction, run,
-                    decide::DirectiveChanged{number, state, ack.attempt, ack.step, ack.reason});
+    write.runs.record_event(
+        write.transaction, run,
+        decide::DirectiveChanged{number, state, ack.attempt, ack.step, ack.reason});
   } else {
     ledger::acknowledge_directive(connection, id, number, write.runs.now());
   }

@@ -48,7 +48,8 @@ ReportAck finish_run(WriteContext write, int64_t id, const RunFinished& finished
   }
   ledger::finish_run(write.transaction.connection(), id, finished, write.runs.now());
   run.life = finished.outcome;
-  write.runs.hear(write.transaction, run, decide::RunEnded{finished.outcome, finished.step});
+  write.runs.record_event(write.transaction, run,
+                          decide::RunEnded{finished.outcome, finished.step});
   write.runs.forget_when_ended(write.transaction, id);
   write.runs.stream(write.transaction, id, "run",
                     fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));

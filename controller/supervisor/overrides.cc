@@ -95,7 +95,7 @@ OverrideAccepted override_run(WriteContext write, int64_t id, const OverrideRequ
   if (std::string why = decide::why_not(run.state, asked); !why.empty()) {
     throw HttpError(409, "The override makes no sense now", why);
   }
-  std::vector<decide::Effect> effects = write.runs.hear(write.transaction, run, asked);
+  std::vector<decide::Effect> effects = write.runs.record_event(write.transaction, run, asked);
   const auto* decision = first_of<decide::RecordDecision>(effects);
   const auto* directive = first_of<decide::IssueDirective>(effects);
   OverrideAccepted accepted{decision ? decision->decision : 0, directive ? directive->number : 0,

@@ -86,7 +86,7 @@ RunRegistered register_again(WriteContext write, CachedRun& run,
   ledger::set_registration(connection, run.id, to_json(registration));
   write.runs.set_terms_on_commit(write.transaction, run);
   if (other_settings) {
-    write.runs.hear(write.transaction, run, registered_event(registration));
+    write.runs.record_event(write.transaction, run, registered_event(registration));
   }
   for (const InjectedFault& fault : registration.faults) {
     ledger::insert_fault(connection, run.id, fault);
@@ -150,7 +150,7 @@ RunRegistered register_run(WriteContext write, const RunRegistration& registrati
   take_over(write, id, process);
   write.transaction.on_commit(
       [&runs = write.runs, id, label = run.label] { runs.metrics().start_run(id, label, {}); });
-  write.runs.hear(write.transaction, run, registered_event(registration));
+  write.runs.record_event(write.transaction, run, registered_event(registration));
   write.runs.stream(write.transaction, id, "run",
                     fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
   return registered_as(id, run.state, run.policy);

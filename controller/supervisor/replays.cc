@@ -29,7 +29,7 @@ void replay_finished(WriteContext write, const ReplayRow& replay, const std::str
     event.fingerprint_equal = false;
     event.fingerprint.clear();
   }
-  write.runs.hear(write.transaction, run, event);
+  write.runs.record_event(write.transaction, run, event);
   double seconds = result.replay_seconds + result.eval_seconds;
   std::optional<std::pair<double, double>> shadow;
   if (replay.arm == "bf16" && replay.purpose == "shadow" && !event.losses.empty() &&
@@ -49,8 +49,8 @@ void replay_finished(WriteContext write, const ReplayRow& replay, const std::str
 
 void replay_failed(WriteContext write, const ReplayRow& replay, const std::string& reason) {
   CachedRun& run = write.runs.load(write.transaction, replay.run);
-  write.runs.hear(write.transaction, run,
-                  decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
+  write.runs.record_event(write.transaction, run,
+                          decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
 }
 
 }  // namespace gnomon

@@ -69,7 +69,7 @@ void check_step(WriteContext write, CachedRun& run, const StepReport& report) {
 }
 
 // Records a step and tells the core; false where it is on record.
-bool hear_step(WriteContext write, CachedRun& run, const StepReport& step, double time) {
+bool handle_step(WriteContext write, CachedRun& run, const StepReport& step, double time) {
   Connection& connection = write.transaction.connection();
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
@@ -85,7 +85,7 @@ bool hear_step(WriteContext write, CachedRun& run, const StepReport& step, doubl
     if (nan) row.body = decide::event_to_json(event);
     ledger::insert(connection, row);
   }
-  write.runs.tell_core(write.transaction, run, event, time);
+  write.runs.step(write.transaction, run, event, time);
   // Retention may delete the steps of a run that has ended, but not what the state knows of them.
   if (run.life != "live") write.runs.save_at_end(write.transaction, run);
   return true;
@@ -121,7 +121,7 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
         report.attempt == ledger::newest_attempt(connection, id)) {
       go_on(write, run, report);
     }
-    if (hear_step(write, run, report, time)) {
+    if (handle_step(write, run, report, time)) {
       fresh.push_back(report);
       continue;
     }
@@ -182,9 +182,9 @@ ReportAck report_checkpoint(WriteContext write, int64_t id, const CheckpointRepo
     return report_ack(write.transaction, run, 0, 1);
   }
   ledger::insert(connection, CheckpointRow{checkpoint, id, write.runs.now()});
-  write.runs.hear(write.transaction, run,
-                  decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step, checkpoint.uri,
-                                              checkpoint.plan_version});
+  write.runs.record_event(write.transaction, run,
+                          decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step,
+                                                      checkpoint.uri, checkpoint.plan_version});
   return report_ack(write.transaction, run, 1, 0);
 }
 

@@ -81,8 +81,8 @@ void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
     verdicts_.forget(id);
     queue_.forget_run(id);
     notifiers_.directives.of(id).notify_all();
-    const std::lock_guard lock(heard_mutex_);
-    heard_at_.erase(id);
+    const std::lock_guard lock(contact_mutex_);
+    contact_at_.erase(id);
   });
 }
 
@@ -181,8 +181,8 @@ void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const CachedR
       });
 }
 
-std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, CachedRun& run,
-                                           const decide::Event& event) {
+std::vector<decide::Effect> RunCache::record_event(LedgerTransaction& transaction, CachedRun& run,
+                                                   const decide::Event& event) {
   const double time = now();
   ledger::insert(transaction.connection(), EventRow{.run = run.id,
                                                     .seq = run.seq + 1,
@@ -191,11 +191,11 @@ std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, Cache
                                                     .body = decide::event_to_json(event)});
   run.ack.reset();
   save_at_end(transaction, run);
-  return tell_core(transaction, run, event, time);
+  return step(transaction, run, event, time);
 }
 
-std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, CachedRun& run,
-                                                const decide::Event& event, double time) {
+std::vector<decide::Effect> RunCache::step(LedgerTransaction& transaction, CachedRun& run,
+                                           const decide::Event& event, double time) {
   ++run.seq;
   ++run.unsaved;
   std::vector<decide::Effect> effects;
@@ -281,7 +281,7 @@ void RunCache::tick(LedgerTransaction& transaction, int64_t id) {
   if (decide::next_deadline(run.state) > time) {
     return;  // it was met between the look at the clock and this write
   }
-  hear(transaction, run, decide::Tick{});
+  record_event(transaction, run, decide::Tick{});
   save(transaction, run);  // at once: the deadline that it shows may be put off below
   if (decide::next_deadline(run.state) <= time) {
     spdlog::error("the decision core of {} asks for a moment that has passed", run.label);
@@ -289,15 +289,15 @@ void RunCache::tick(LedgerTransaction& transaction, int64_t id) {
   }
 }
 
-void RunCache::heard_from(int64_t run) {
-  const std::lock_guard lock(heard_mutex_);
-  heard_at_[run] = steady_now();
+void RunCache::record_contact(int64_t run) {
+  const std::lock_guard lock(contact_mutex_);
+  contact_at_[run] = steady_now();
 }
 
 double RunCache::silent_for(int64_t run) const {
-  const std::lock_guard lock(heard_mutex_);
-  const auto found = heard_at_.find(run);
-  return steady_now() - (found == heard_at_.end() ? begun_at_ : found->second);
+  const std::lock_guard lock(contact_mutex_);
+  const auto found = contact_at_.find(run);
+  return steady_now() - (found == contact_at_.end() ? begun_at_ : found->second);
 }
 
 std::string RunCache::default_policy() {

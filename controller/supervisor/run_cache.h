@@ -63,15 +63,16 @@ class RunCache {
   // Takes an ended run out of memory behind this write, unless it goes on meanwhile.
   void forget_when_ended(LedgerTransaction& transaction, int64_t id);
 
-  // Records the event, tells the core, carries out and returns what it wants; the state is saved
-  // when the write ends. When the core fails, throws an Error that is nobody's fault outside (500).
-  std::vector<decide::Effect> hear(LedgerTransaction& transaction, CachedRun& run,
-                                   const decide::Event& event);
+  // Records the event, steps the core with it, applies its effects and returns them; the state is
+  // saved when the write ends. When the core fails, throws an Error that is nobody's fault outside
+  // (500).
+  std::vector<decide::Effect> record_event(LedgerTransaction& transaction, CachedRun& run,
+                                           const decide::Event& event);
   // The same with the event that is run.seq + 1 and on record already; the state is saved when it
   // has effects.
-  std::vector<decide::Effect> tell_core(LedgerTransaction& transaction, CachedRun& run,
-                                        const decide::Event& event, double time);
-  // Tells the core that the time it waited for has come; does nothing when it has not.
+  std::vector<decide::Effect> step(LedgerTransaction& transaction, CachedRun& run,
+                                   const decide::Event& event, double time);
+  // Records a tick when the time that the core waits for has come.
   void tick(LedgerTransaction& transaction, int64_t id);
 
   // Saves the state once, after all else that this write does.
@@ -85,11 +86,10 @@ class RunCache {
   void stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
               const std::string& body);
 
-  // The run's trainer has said something, whatever it is: a report, a poll for directives, a
-  // request for work. From any thread.
-  void heard_from(int64_t run);
-  // Since the run's trainer has said anything, as far as this process knows: it does not outlive
-  // it.
+  // The run's trainer has sent a report, a poll for directives or a request for work. From any
+  // thread.
+  void record_contact(int64_t run);
+  // Seconds since the last contact of the run's trainer, as far as this process knows.
   double silent_for(int64_t run) const;
 
   // The policy of runs that register from now on; checked. From any thread.
@@ -126,10 +126,10 @@ class RunCache {
   std::function<double()> now_;
   std::function<double()> steady_now_;
   const double begun_at_;  // steady
-  mutable std::mutex heard_mutex_;
-  std::map<int64_t, double> heard_at_;  // steady; when a run's trainer last said anything
-  std::map<int64_t, CachedRun> runs_;   // the writer's thread only
-  std::vector<int64_t> rebuilt_;        // by restore()
+  mutable std::mutex contact_mutex_;
+  std::map<int64_t, double> contact_at_;  // steady; the last contact of a run's trainer
+  std::map<int64_t, CachedRun> runs_;     // the writer's thread only
+  std::vector<int64_t> rebuilt_;          // by restore()
   SetAsideRuns set_aside_;
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;

@@ -37,14 +37,14 @@ void refuse(const FileDescriptor& socket, const std::string& why) {
   }
 }
 
-Lobby::Heard Lobby::hear(Guest& guest) {
+Lobby::Received Lobby::receive(Guest& guest) {
   const std::span<std::byte> room = room_of(guest.hello).subspan(guest.got);
   const ssize_t got = ::recv(guest.socket.get(), room.data(), room.size(), 0);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Heard::kPart;
-  if (got <= 0) return Heard::kNonsense;
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kPart;
+  if (got <= 0) return Received::kNonsense;
   guest.got += static_cast<size_t>(got);
   if (std::memcmp(guest.hello.magic, kMagic, std::min(guest.got, sizeof(kMagic))) != 0) {
-    return Heard::kNonsense;
+    return Received::kNonsense;
   }
   constexpr size_t kWithVersion = offsetof(Hello, version) + sizeof(Hello::version);
   if (guest.got >= kWithVersion && guest.hello.version != kVersion) {
@@ -52,21 +52,21 @@ Lobby::Heard Lobby::hear(Guest& guest) {
            fmt::format("this rank speaks version {} of the ranks' protocol, the one at {} version "
                        "{}: all ranks must be of one build",
                        guest.hello.version, own_end(guest.socket).text(), kVersion));
-    return Heard::kNonsense;
+    return Received::kNonsense;
   }
-  return guest.got == sizeof(Hello) ? Heard::kAll : Heard::kPart;
+  return guest.got == sizeof(Hello) ? Received::kAll : Received::kPart;
 }
 
-std::optional<Lobby::Guest> Lobby::hear() {
+std::optional<Lobby::Guest> Lobby::receive() {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const Heard heard = hear(*it);
-    if (heard == Heard::kPart) {
+    const Received received = receive(*it);
+    if (received == Received::kPart) {
       ++it;
       continue;
     }
     Guest guest = std::move(*it);
     it = waiting_.erase(it);
-    if (heard == Heard::kAll) return guest;
+    if (received == Received::kAll) return guest;
   }
   return std::nullopt;
 }
@@ -77,7 +77,7 @@ std::optional<Lobby::Guest> Lobby::next(Deadline deadline) {
       if (waiting_.size() == kWaitingMax) waiting_.pop_front();
       waiting_.push_back({std::move(*socket), {}, 0});
     }
-    if (auto guest = hear()) return guest;
+    if (auto guest = receive()) return guest;
     if (std::chrono::steady_clock::now() >= deadline) return std::nullopt;
     std::vector<pollfd> all{{listener_.get(), POLLIN, 0}};
     for (const Guest& guest : waiting_) all.push_back({guest.socket.get(), POLLIN, 0});

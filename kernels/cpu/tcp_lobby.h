@@ -56,9 +56,9 @@ class Lobby {
   std::optional<Guest> next(Deadline deadline);
 
  private:
-  std::optional<Guest> hear();
-  enum class Heard { kPart, kAll, kNonsense };
-  static Heard hear(Guest& guest);
+  std::optional<Guest> receive();
+  enum class Received { kPart, kAll, kNonsense };
+  static Received receive(Guest& guest);
 
   FileDescriptor listener_;
   std::deque<Guest> waiting_;  // have not said all yet

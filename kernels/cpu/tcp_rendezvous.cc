@@ -234,7 +234,7 @@ struct Joined {
 };
 
 // False when the other side went away before it said a word, as one that ends does.
-bool hear_answer(const Meeting& meeting, Joined& joined) {
+bool receive_answer(const Meeting& meeting, Joined& joined) {
   const Deadline deadline = seconds_from_now(meeting.seconds_max + kAnswerSeconds);
   const std::string place = other_end(joined.control).text();
   Answer head;
@@ -285,7 +285,7 @@ Joined join_first(const Meeting& meeting) {
       joined.lobby.emplace(listen_at(own, 4096));
       Hello hello = hello_of(meeting, Purpose::kJoin);
       hello.port = static_cast<uint32_t>(joined.lobby->place().port());
-      if (send_all(joined.control, bytes_of(hello), deadline) && hear_answer(meeting, joined)) {
+      if (send_all(joined.control, bytes_of(hello), deadline) && receive_answer(meeting, joined)) {
         return joined;
       }
       said = fmt::format("{}: {}", at.text(), error_text());

@@ -64,24 +64,24 @@ void Watch::watch() {
     if (::poll(all.data(), all.size(), -1) < 0) continue;
     if (all[0].revents != 0) return;
     for (size_t i = 1; i < all.size(); ++i) {
-      if (all[i].revents != 0) heard(from[i]);
+      if (all[i].revents != 0) receive_notice(from[i]);
     }
   }
 }
 
 // Ranks tell rank 0 why the job must end, rank 0 tells them that it does; or a connection is gone.
-void Watch::heard(size_t from) {
+void Watch::receive_notice(size_t from) {
   uint32_t length = 0;
   std::string text;
   const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
-  bool told = receive_all(control_[from], room_of(length), deadline) && length <= kTextMax;
-  if (told) {
+  bool received = receive_all(control_[from], room_of(length), deadline) && length <= kTextMax;
+  if (received) {
     text.resize(length);
-    told = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
+    received = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
   }
-  if (told && rank_ != 0) follow_rank_0(text);
+  if (received && rank_ != 0) follow_rank_0(text);
   const bool fails = text.starts_with(kFails);
-  if (told) say_and_end(fails ? text.substr(1) : text, fails);
+  if (received) announce_and_end(fails ? text.substr(1) : text, fails);
   const int lost = rank_ == 0 ? static_cast<int>(from) : 0;
   const std::string gone = fmt::format(
       "rank {} of {}: rank {} is gone: its process ended, or its host cannot be reached", rank_,
@@ -90,10 +90,10 @@ void Watch::heard(size_t from) {
     std::this_thread::sleep_for(kMoreGrace);
     if (one_below_has_ended()) end_in_silence();
   }
-  say_and_end(gone);
+  announce_and_end(gone);
 }
 
-void Watch::tell(const FileDescriptor& socket, const std::string& text) const {
+void Watch::send_text(const FileDescriptor& socket, const std::string& text) const {
   const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
   const auto length = static_cast<uint32_t>(std::min<size_t>(text.size(), kTextMax));
   if (send_all(socket, bytes_of(length), deadline)) {
@@ -101,13 +101,13 @@ void Watch::tell(const FileDescriptor& socket, const std::string& text) const {
   }
 }
 
-void Watch::say_and_end(const std::string& why, bool fails) {
+void Watch::announce_and_end(const std::string& why, bool fails) {
   if (ending_.exchange(true)) wait_for_the_end();
   std::fprintf(stderr, "%s; the job ends\n", why.c_str());
   std::fflush(stderr);
   if (rank_ == 0) {
     for (const FileDescriptor& socket : control_) {
-      if (socket) tell(socket, fails ? why : "");
+      if (socket) send_text(socket, fails ? why : "");
     }
   }
   std::_Exit(1);
@@ -135,18 +135,18 @@ bool Watch::one_below_has_ended() const {
 void Watch::end(const std::string& why, bool fails) {
   std::fflush(stdout);
   const std::string text = fmt::format("rank {} of {}: {}", rank_, size_, why);
-  if (rank_ == 0) say_and_end(text, fails);
+  if (rank_ == 0) announce_and_end(text, fails);
   if (fails) {
     std::fprintf(stderr, "%s\n", text.c_str());
     std::fflush(stderr);
   }
-  tell(control_.front(), fails ? kFails + text : text);
+  send_text(control_.front(), fails ? kFails + text : text);
   std::this_thread::sleep_for(kGrace);
   if (rank_ > 1) {
     std::this_thread::sleep_for(kMoreGrace);
     if (one_below_has_ended()) end_in_silence();
   }
-  say_and_end(text);
+  announce_and_end(text);
 }
 
 void Watch::lost(const std::string& why) {

@@ -31,9 +31,9 @@ class Watch {
 
  private:
   void watch();
-  void heard(size_t from);
-  void tell(const FileDescriptor& socket, const std::string& text) const;
-  [[noreturn]] void say_and_end(const std::string& why, bool fails = false);
+  void receive_notice(size_t from);
+  void send_text(const FileDescriptor& socket, const std::string& text) const;
+  [[noreturn]] void announce_and_end(const std::string& why, bool fails = false);
   [[noreturn]] void follow_rank_0(const std::string& why);
   [[noreturn]] void end_in_silence() const;
   bool one_below_has_ended() const;

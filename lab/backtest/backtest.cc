@@ -56,12 +56,12 @@ class AsRecorded {
  public:
   explicit AsRecorded(decide::Policy policy) : policy_(std::move(policy)) {}
 
-  const std::vector<decide::Effect>& hear(const RecordedEvent& event) {
+  const std::vector<decide::Effect>& handle(const RecordedEvent& event) {
     decide::Outcome outcome = decide::decide(std::move(state_), event.event, policy_, event.time);
     state_ = std::move(outcome.state);
     effects_ = std::move(outcome.effects);
     for (const decide::Effect& effect : effects_) {
-      tally_.take(effect);
+      tally_.count(effect);
       if (const auto* open = std::get_if<decide::OpenWindow>(&effect))
         places_[open->window] = {open->attempt, open->start_step, open->steps};
     }
@@ -223,7 +223,7 @@ int64_t alarms_behind(const RecordedRun& record, const decide::Policy& policy, i
   BacktestCourse watch(record, policy, BacktestCourse::Kind::kWatch);
   int64_t alarms = 0;
   for (size_t i = 0; i < record.events.size(); ++i) {
-    watch.hear(static_cast<int64_t>(i));
+    watch.handle(static_cast<int64_t>(i));
     if (static_cast<int64_t>(i) <= index) continue;
     for (const decide::Effect& effect : watch.effects()) {
       const auto* decision = std::get_if<decide::RecordDecision>(&effect);
@@ -268,12 +268,12 @@ BacktestResult backtest(const LedgerView& ledger, const RunRow& run, const decid
   decide::Statement own_then;  // where the comparison ends
   for (size_t i = 0; i < record.events.size(); ++i) {
     const RecordedEvent& event = record.events[i];
-    const std::vector<decide::Effect>& effects = own.hear(event);
+    const std::vector<decide::Effect>& effects = own.handle(event);
     const std::vector<BacktestDecision>& told = recorded[event.seq];
     if (!result.not_as_recorded_seq && !same_conclusion(told, decisions_in(effects, event)))
       result.not_as_recorded_seq = event.seq;
     if (other.parting()) continue;
-    other.hear(static_cast<int64_t>(i));
+    other.handle(static_cast<int64_t>(i));
     const std::vector<BacktestDecision> made = decisions_in(other.effects(), event);
     result.events += 1;
     result.recorded += static_cast<int64_t>(told.size());

@@ -31,7 +31,7 @@ decide::Event as_answer(Answer answer, const decide::OrderReplay& order) {
 
 }  // namespace
 
-void BacktestTally::take(const decide::Effect& effect) {
+void BacktestTally::count(const decide::Effect& effect) {
   if (const auto* decision = std::get_if<decide::RecordDecision>(&effect)) {
     decisions.push_back(*decision);
   } else if (const auto* close = std::get_if<decide::CloseWindow>(&effect)) {
@@ -44,7 +44,7 @@ BacktestCourse::BacktestCourse(const RecordedRun& record, decide::Policy policy,
     : record_(record),
       policy_(std::move(policy)),
       kind_(kind),
-      replay_taken_(record.replays.size(), false),
+      replay_ordered_(record.replays.size(), false),
       directives_(record.directives.size()) {
   if (kind_ == Kind::kWatch) policy_.mode = decide::Mode::kObserve;
 }
@@ -54,14 +54,14 @@ WindowPlace BacktestCourse::place(int64_t window) const {
   return found == places_.end() ? WindowPlace{} : found->second;
 }
 
-void BacktestCourse::hear(int64_t index) {
+void BacktestCourse::handle(int64_t index) {
   effects_.clear();
   if (parting_) return;
   index_ = index;
   const RecordedEvent& recorded = record_.events[static_cast<size_t>(index)];
   now_ = std::max(now_, recorded.time);
   tick_until(now_);
-  if (!parting_) std::visit([&](const auto& event) { hear(event); }, recorded.event);
+  if (!parting_) std::visit([&](const auto& event) { handle(event); }, recorded.event);
 }
 
 // What was due in the record is heard as it was there; what only this course waits for is heard
@@ -76,7 +76,7 @@ void BacktestCourse::tick_until(double time) {
   }
 }
 
-void BacktestCourse::hear(const decide::Tick& tick) {
+void BacktestCourse::handle(const decide::Tick& tick) {
   if (decide::next_deadline(state_) <= now_) feed(tick);
 }
 
@@ -92,7 +92,7 @@ bool BacktestCourse::unordered_plan(int64_t recorded) const {
   return newest && !directives_[*newest];
 }
 
-void BacktestCourse::hear(const decide::StepReported& step) {
+void BacktestCourse::handle(const decide::StepReported& step) {
   if (unordered_plan(step.plan_version)) {
     return part(
         fmt::format("the recorded run took plan {} after step {}, which this policy has "
@@ -104,13 +104,13 @@ void BacktestCourse::hear(const decide::StepReported& step) {
   feed(here);
 }
 
-void BacktestCourse::hear(const decide::CheckpointCompleted& checkpoint) {
+void BacktestCourse::handle(const decide::CheckpointCompleted& checkpoint) {
   decide::CheckpointCompleted here = checkpoint;
   here.plan_version = plan_version(checkpoint.plan_version);
   feed(here);
 }
 
-void BacktestCourse::hear(const decide::AttemptStarted& attempt) {
+void BacktestCourse::handle(const decide::AttemptStarted& attempt) {
   for (size_t i = 0; i < record_.directives.size(); ++i) {
     const RecordedDirective& recorded = record_.directives[i];
     if (recorded.attempt_at != index_) continue;
@@ -126,7 +126,7 @@ void BacktestCourse::hear(const decide::AttemptStarted& attempt) {
   feed(here);
 }
 
-void BacktestCourse::hear(const decide::ReplayFinished& finished) {
+void BacktestCourse::handle(const decide::ReplayFinished& finished) {
   const auto found = waiting_.find(finished.replay);
   if (found == waiting_.end()) return;
   const decide::OrderReplay order = std::move(found->second);
@@ -134,7 +134,7 @@ void BacktestCourse::hear(const decide::ReplayFinished& finished) {
   feed(as_answer(finished, order));
 }
 
-void BacktestCourse::hear(const decide::ReplayFailed& failed) {
+void BacktestCourse::handle(const decide::ReplayFailed& failed) {
   const auto found = waiting_.find(failed.replay);
   if (found == waiting_.end()) return;
   const decide::OrderReplay order = std::move(found->second);
@@ -142,7 +142,7 @@ void BacktestCourse::hear(const decide::ReplayFailed& failed) {
   feed(as_answer(failed, order));
 }
 
-void BacktestCourse::hear(const decide::DirectiveChanged& changed) {
+void BacktestCourse::handle(const decide::DirectiveChanged& changed) {
   for (size_t i = 0; i < record_.directives.size(); ++i) {
     const RecordedDirective& recorded = record_.directives[i];
     if (recorded.number != changed.number) continue;
@@ -177,13 +177,13 @@ void BacktestCourse::feed(const decide::Event& event) {
     if (const auto* open = std::get_if<decide::OpenWindow>(&effect)) {
       places_[open->window] = {open->attempt, open->start_step, open->steps};
     }
-    tally_.take(effect);
+    tally_.count(effect);
     effects_.push_back(effect);
   }
   for (const decide::Effect& effect : outcome.effects) {
     if (parting_) return;
-    if (const auto* order = std::get_if<decide::OrderReplay>(&effect)) take(*order);
-    if (const auto* issued = std::get_if<decide::IssueDirective>(&effect)) take(*issued);
+    if (const auto* order = std::get_if<decide::OrderReplay>(&effect)) apply(*order);
+    if (const auto* issued = std::get_if<decide::IssueDirective>(&effect)) apply(*issued);
   }
   if (!answering_) feed_answers();
 }
@@ -203,7 +203,7 @@ void BacktestCourse::feed_answers() {
   answering_ = false;
 }
 
-void BacktestCourse::take(const decide::OrderReplay& order) {
+void BacktestCourse::apply(const decide::OrderReplay& order) {
   const std::string question = question_of(place(order.window), order.arm, order.plan, order.nudge,
                                            !order.avoid.empty(), order.on_trainer);
   // An answer under the same purpose is best; a question that the record has and whose answer it
@@ -214,12 +214,12 @@ void BacktestCourse::take(const decide::OrderReplay& order) {
   std::optional<size_t> found;
   for (size_t i = 0; i < record_.replays.size(); ++i) {
     const RecordedReplay& recorded = record_.replays[i];
-    if (replay_taken_[i] || recorded.question != question) continue;
+    if (replay_ordered_[i] || recorded.question != question) continue;
     if (order.evaluate_endpoints && !recorded.endpoints) continue;
     if (!found || worth(recorded) > worth(record_.replays[*found])) found = i;
   }
   if (!found) return leave_unanswered(order);
-  replay_taken_[*found] = true;
+  replay_ordered_[*found] = true;
   const RecordedReplay& recorded = record_.replays[*found];
   if (!recorded.answered_at || *recorded.answered_at > index_) {
     waiting_[recorded.replay] = order;
@@ -253,7 +253,7 @@ void BacktestCourse::leave_unanswered(const decide::OrderReplay& order) {
                       true});
 }
 
-void BacktestCourse::take(const decide::IssueDirective& issued) {
+void BacktestCourse::apply(const decide::IssueDirective& issued) {
   const std::string order = order_of(issued.kind, issued.to_step, issued.plan);
   for (size_t i = 0; i < record_.directives.size(); ++i) {
     const RecordedDirective& recorded = record_.directives[i];

@@ -33,7 +33,7 @@ struct BacktestTally {
   double seconds_estimated = 0;    // what those would have taken
   std::vector<decide::RecordDecision> decisions;
 
-  void take(const decide::Effect& effect);
+  void count(const decide::Effect& effect);
 };
 
 class BacktestCourse {
@@ -47,7 +47,7 @@ class BacktestCourse {
 
   // Indices in order, each once. Nothing happens once it has parted. The effects of the last call
   // are in effects().
-  void hear(int64_t index);
+  void handle(int64_t index);
   const std::vector<decide::Effect>& effects() const { return effects_; }
   const BacktestTally& tally() const { return tally_; }
   const std::optional<BacktestParting>& parting() const { return parting_; }
@@ -60,23 +60,23 @@ class BacktestCourse {
   const std::vector<std::string>& shifts() const { return shifts_; }
 
  private:
-  void hear(const decide::StepReported& step);
-  void hear(const decide::AttemptStarted& attempt);
-  void hear(const decide::CheckpointCompleted& checkpoint);
-  void hear(const decide::ReplayFinished& finished);
-  void hear(const decide::ReplayFailed& failed);
-  void hear(const decide::DirectiveChanged& changed);
-  void hear(const decide::Tick& tick);
+  void handle(const decide::StepReported& step);
+  void handle(const decide::AttemptStarted& attempt);
+  void handle(const decide::CheckpointCompleted& checkpoint);
+  void handle(const decide::ReplayFinished& finished);
+  void handle(const decide::ReplayFailed& failed);
+  void handle(const decide::DirectiveChanged& changed);
+  void handle(const decide::Tick& tick);
   template <class Event>
-  void hear(const Event& event) {
+  void handle(const Event& event) {
     feed(event);
   }
 
   void feed(const decide::Event& event);
   void feed_answers();
   void tick_until(double time);
-  void take(const decide::OrderReplay& order);
-  void take(const decide::IssueDirective& issued);
+  void apply(const decide::OrderReplay& order);
+  void apply(const decide::IssueDirective& issued);
   void leave_unanswered(const decide::OrderReplay& order);
   void part(std::string reason);
   void part_by_action(const decide::IssueDirective& issued);
@@ -94,7 +94,7 @@ class BacktestCourse {
   std::optional<BacktestParting> parting_;
   std::vector<std::string> shifts_;
   std::map<int64_t, WindowPlace> places_;
-  std::vector<bool> replay_taken_;                  // of record_.replays
+  std::vector<bool> replay_ordered_;                // of record_.replays
   std::map<int64_t, decide::OrderReplay> waiting_;  // by the record's number
   struct Answer {
     decide::Event event;

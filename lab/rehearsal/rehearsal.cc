@@ -53,7 +53,7 @@ class Rehearsal {
   void take_checkpoint();
   void forget_checkpoints();
   void feed(const decide::Event& event);
-  void take(const decide::Effect& effect);
+  void apply(const decide::Effect& effect);
   void close(const decide::CloseWindow& closed);
   void answer_replays();
   void answer(const Order& order);
@@ -145,10 +145,10 @@ void Rehearsal::feed(const decide::Event& event) {
   if (!setup_.watched) return;
   decide::Outcome outcome = decide::decide(std::move(state_), event, setup_.policy, now_);
   state_ = std::move(outcome.state);
-  for (const decide::Effect& effect : outcome.effects) take(effect);
+  for (const decide::Effect& effect : outcome.effects) apply(effect);
 }
 
-void Rehearsal::take(const decide::Effect& effect) {
+void Rehearsal::apply(const decide::Effect& effect) {
   if (const auto* open = std::get_if<decide::OpenWindow>(&effect)) {
     windows_[open->window] = *open;
     rows_[open->window] = trace_.windows.size();

@@ -26,10 +26,10 @@ Stage::Stage(decide::Policy chosen) : policy(std::move(chosen)) {}
 
 void Stage::feed(const decide::Event& event) {
   const decide::Consequences follows = decide::decide_in_place(state, event, policy, now);
-  for (const decide::Effect& effect : follows.effects) take(effect);
+  for (const decide::Effect& effect : follows.effects) apply(effect);
 }
 
-void Stage::take(const decide::Effect& effect) {
+void Stage::apply(const decide::Effect& effect) {
   if (const auto* open = std::get_if<decide::OpenWindow>(&effect)) {
     windows_.push_back(*open);
   } else if (const auto* order = std::get_if<decide::OrderReplay>(&effect)) {
@@ -136,7 +136,7 @@ void Stage::wait_until(double time) {
   now = std::max(now, time);
 }
 
-std::optional<Stage::Queued> Stage::take_next_replay() {
+std::optional<Stage::Queued> Stage::pop_next_replay() {
   if (queue_.empty()) return std::nullopt;
   const auto first = std::ranges::max_element(queue_, {}, [](const Queued& queued) {
     return std::pair(queued.order.priority, -queued.order.replay);

@@ -52,7 +52,7 @@ class Stage {
 
   // Lets the core hear the event and takes its effects.
   virtual void feed(const decide::Event& event);
-  void take(const decide::Effect& effect);
+  void apply(const decide::Effect& effect);
   // Something that must not happen, in a sentence: a checkpoint was deleted that is needed.
   virtual void complain(const std::string& what) = 0;
   // The trainer answers a directive; carries it out unless a run has other ideas.
@@ -70,7 +70,7 @@ class Stage {
   // Feeds the ticks that are due until then.
   void wait_until(double time);
   // The replay to do next: the highest priority, of these the oldest.
-  std::optional<Queued> take_next_replay();
+  std::optional<Queued> pop_next_replay();
   void remember_loss(double loss);  // of the step just trained
   // What the trainer had reported; NaN when nothing.
   double reported_loss(int64_t of_attempt, int64_t at) const;

@@ -165,14 +165,14 @@ void StochasticRun::feed(const decide::Event& event) {
     state = std::move(outcome.state);
     for (const decide::Effect& effect : outcome.effects) {
       witness_.heard(effect, trained_);
-      take(effect);
+      apply(effect);
     }
     return;
   }
   const decide::Consequences follows = decide::decide_in_place(state, event, policy, now);
   for (const decide::Effect& effect : follows.effects) {
     witness_.heard(effect, trained_);
-    take(effect);
+    apply(effect);
   }
 }
 
@@ -223,7 +223,7 @@ void StochasticRun::train_step() {
 }
 
 void StochasticRun::serve_inline() {
-  while (auto queued = take_next_replay()) {
+  while (auto queued = pop_next_replay()) {
     const double seconds = replay_seconds(queued->order, queued->window);
     now += seconds;
     verification_seconds_ += seconds;
@@ -263,13 +263,13 @@ void StochasticRun::finish(VerifierPool::Done done) {
 }
 
 void StochasticRun::serve_pool() {
-  while (auto done = pool_.take_done(now)) finish(std::move(*done));
+  while (auto done = pool_.pop_done(now)) finish(std::move(*done));
   while (!queue_.empty()) {
     // The most urgent one that somebody who is free may do.
     std::optional<Queued> next;
     std::vector<Queued> put_back;
     while (!next) {
-      auto queued = take_next_replay();
+      auto queued = pop_next_replay();
       if (!queued) break;
       if (pool_.may_start(queued->order, quarantined_, now)) {
         next = std::move(queued);

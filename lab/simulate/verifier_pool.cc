@@ -67,7 +67,7 @@ void VerifierPool::start(Task task, const std::vector<std::string>& quarantined,
   one.work = std::move(done);
 }
 
-std::optional<VerifierPool::Done> VerifierPool::take_done(double now) {
+std::optional<VerifierPool::Done> VerifierPool::pop_done(double now) {
   Verifier* first = nullptr;
   for (Verifier& one : verifiers_) {
     if (!one.work || one.done_at > now) continue;

@@ -38,7 +38,7 @@ class VerifierPool {
   // Somebody who may begins; `seconds` is the time it takes a verifier of the trainer's speed.
   void start(Task task, const std::vector<std::string>& quarantined, double now, double seconds);
   // The earliest that is finished by then.
-  std::optional<Done> take_done(double now);
+  std::optional<Done> pop_done(double now);
   // When somebody will be done, or back, at the earliest; +infinity when everybody is free.
   double next_change(double now) const;
   bool idle() const;

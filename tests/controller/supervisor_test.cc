@@ -229,7 +229,7 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
 TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
   const int64_t run = begin();
   steady += 500;
-  runs.heard_from(run);
+  runs.record_contact(run);
   steady += 100;
   EXPECT_EQ(end(run), 409);
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);

@@ -30,13 +30,13 @@ class EvidenceTest : public ::testing::Test {
     policy_.triage.pairs = 0;
     policy_.window.open_max = 40;
     policy_.detector.burn_in_windows = 4;
-    hear(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(1), 1,
-                            10, 1000});
-    hear(AttemptStarted{1, 0, "start", 1});
+    handle(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(1), 1,
+                              10, 1000});
+    handle(AttemptStarted{1, 0, "start", 1});
     checkpoint(0);
   }
 
-  void hear(const Event& event) {
+  void handle(const Event& event) {
     Outcome outcome = decide(std::move(state_), event, policy_, 0);
     state_ = std::move(outcome.state);
     for (const Effect& effect : outcome.effects) {
@@ -44,15 +44,15 @@ class EvidenceTest : public ::testing::Test {
     }
   }
   void checkpoint(int64_t step) {
-    hear(CheckpointCompleted{attempt_, step, fmt::format("a{}s{}", attempt_, step), 1});
+    handle(CheckpointCompleted{attempt_, step, fmt::format("a{}s{}", attempt_, step), 1});
   }
 
   // Steps and their checkpoints; windows that open stay unanswered.
   void train_to(int64_t last, bool spike = true) {
     for (int64_t step = state_.newest_step + 1; step <= last; ++step) {
       const bool spikes = spike && step == kSpikeStep;
-      hear(StepReported{attempt_, step, 1,
-                        spikes ? 50.0 : 2.0 + 0.001 * static_cast<double>(step % 3), 1.0});
+      handle(StepReported{attempt_, step, 1,
+                          spikes ? 50.0 : 2.0 + 0.001 * static_cast<double>(step % 3), 1.0});
       if (step % 10 == 0) checkpoint(step);
     }
   }
@@ -83,8 +83,8 @@ class EvidenceTest : public ::testing::Test {
     return result;
   }
   // A shadow's answer and, where a second source is asked because of it, what an honest one says.
-  void hear_confirmed(ReplayFinished said) {
-    hear(said);
+  void handle_confirmed(ReplayFinished said) {
+    handle(said);
     const PendingReplay* asked = nullptr;
     for (const PendingReplay& replay : state_.replays) {
       if (replay.role == "confirm" && replay.window == said.window) asked = &replay;
@@ -92,7 +92,7 @@ class EvidenceTest : public ::testing::Test {
     if (asked == nullptr) return;
     said.replay = asked->id;
     said.verifier = "two:2";
-    hear(said);
+    handle(said);
   }
   // A shadow of window 240–260, after healthy ones; BF16 itself rises over it.
   ReplayFinished shadow_after_a_rise(double rise_percent, double d_percent) {
@@ -103,7 +103,7 @@ class EvidenceTest : public ::testing::Test {
     return result;
   }
   void judge(int64_t window_start, double d_percent) {
-    hear_confirmed(shadow_of(window_start, d_percent));
+    handle_confirmed(shadow_of(window_start, d_percent));
   }
   void judge_all() {
     for (;;) {
@@ -129,7 +129,7 @@ class EvidenceTest : public ::testing::Test {
       result.steps = {kSpikeStep};
       result.losses = {50};
       result.run_losses = {50};
-      hear(result);
+      handle(result);
     }
   }
   void share_the_spike() {
@@ -237,19 +237,19 @@ TEST_F(EvidenceTest, AnAlarmThatWaitedAndStandsOnItsOwnOpensItsCase) {
 TEST_F(EvidenceTest, AShockThatBf16SuffersMoreFromIsNoEvidence) {
   const ReplayFinished shocked = shadow_after_a_rise(7, 1.5);  // D is over the ceiling
   const std::string before = evidence();
-  hear_confirmed(shocked);
+  handle_confirmed(shocked);
   EXPECT_EQ(evidence(), before);
   EXPECT_EQ(outcome_of(shocked.window), "skipped");
   EXPECT_FALSE(state_.investigation);
 }
 
 TEST_F(EvidenceTest, AShockThatFp8AddsMoreToIsLookedInto) {
-  hear_confirmed(shadow_after_a_rise(7, 9));
+  handle_confirmed(shadow_after_a_rise(7, 9));
   EXPECT_TRUE(state_.investigation);
 }
 
 TEST_F(EvidenceTest, ARiseAsHealthyRunsHaveItIsNoShock) {
-  hear_confirmed(shadow_after_a_rise(3, 1.5));
+  handle_confirmed(shadow_after_a_rise(3, 1.5));
   EXPECT_TRUE(state_.investigation);
 }
 
@@ -258,7 +258,7 @@ TEST_F(EvidenceTest, WindowsThatACrashMakesTheRunRepeatCountOnce) {
   judge_all();
   EXPECT_THAT(state_.watch.seen, SizeIs(10));
   attempt_ = 2;
-  hear(AttemptStarted{2, 130, "restart", 1});
+  handle(AttemptStarted{2, 130, "restart", 1});
   EXPECT_THAT(state_.watch.seen, SizeIs(6)) << "those that end at 120 and before";
   checkpoint(130);
   train_to(200, false);
@@ -270,7 +270,7 @@ TEST_F(EvidenceTest, ACrashThatUndoesMoreWindowsThanAreKnownBeginsTheEvidenceAne
   policy_.detector.burst = false;
   train_to(500, false);
   judge_all();
-  hear(AttemptStarted{2, 60, "restart", 1});
+  handle(AttemptStarted{2, 60, "restart", 1});
   EXPECT_THAT(state_.watch.seen, IsEmpty());
   EXPECT_THAT(state_.watch.gap.evidence.sums, ::testing::Each(0.0));
 }

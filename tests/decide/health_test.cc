@@ -27,7 +27,7 @@ struct Trained {
     run.start();
     state = run.state;
   }
-  void hear(const Event& event) {
+  void handle(const Event& event) {
     for (const Effect& effect : decide_in_place(state, event, policy, ++now).effects) {
       const auto* decision = std::get_if<RecordDecision>(&effect);
       if (decision != nullptr && decision->kind == "health") said.push_back(*decision);
@@ -35,7 +35,7 @@ struct Trained {
   }
   void steps(int64_t from, int64_t to, const Batch& batch, double loss = 3) {
     for (int64_t step = from; step <= to; ++step)
-      hear(StepReported{state.attempt.number, step, 1, loss, 1.0, 1, batch(step)});
+      handle(StepReported{state.attempt.number, step, 1, loss, 1.0, 1, batch(step)});
   }
 };
 
@@ -69,7 +69,7 @@ TEST(HealthTest, OneBatchTwiceAndAnEpochLaterAreNoRepeats) {
 TEST(HealthTest, AnAttemptThatTakesItsBatchesAgainDoesNotRepeatThem) {
   Trained run;
   run.steps(1, 100, kNew);
-  run.hear(AttemptStarted{2, 50, "restart", 1, "trainer-host"});
+  run.handle(AttemptStarted{2, 50, "restart", 1, "trainer-host"});
   run.steps(51, 150, kNew);
   EXPECT_TRUE(run.said.empty());
 }

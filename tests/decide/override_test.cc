@@ -23,10 +23,10 @@ constexpr const char* kPlan = "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n";
 class OverrideTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    hear(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 7, 4});
-    hear(AttemptStarted{1, 0, "start", 1});
+    handle(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 7, 4});
+    handle(AttemptStarted{1, 0, "start", 1});
   }
-  Outcome& hear(const Event& event) {
+  Outcome& handle(const Event& event) {
     last_ = decide(std::move(last_.state), event, policy_, now_);
     return last_;
   }
@@ -52,22 +52,22 @@ class OverrideTest : public ::testing::Test {
 };
 
 TEST_F(OverrideTest, DirectivesAndPlansAreNumberedAboveWhatTheTrainerHasHad) {
-  hear(asked("set_plan", 2000));
+  handle(asked("set_plan", 2000));
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_EQ(all<IssueDirective>()[0].number, 8);
   EXPECT_EQ(all<IssueDirective>()[0].plan_version, 5);
-  hear(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 20, 30});
-  hear(asked("checkpoint_now"));
+  handle(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 20, 30});
+  handle(asked("checkpoint_now"));
   EXPECT_EQ(all<IssueDirective>()[0].number, 21) << "a trainer that knows more than the ledger";
 }
 
 TEST_F(OverrideTest, APlanThatOnlyTheLostLedgerKnewIsSpokenOfOnce) {
-  hear(StepReported{1, 1, 3, 2.0, 1.0});
+  handle(StepReported{1, 1, 3, 2.0, 1.0});
   ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("plan 3"));
-  hear(StepReported{1, 2, 3, 2.0, 1.0});
+  handle(StepReported{1, 2, 3, 2.0, 1.0});
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
-  hear(AttemptStarted{2, 0, "restart", 3});
+  handle(AttemptStarted{2, 0, "restart", 3});
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
 }
 
@@ -89,7 +89,7 @@ TEST_F(OverrideTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   order.reason.clear();
   EXPECT_THAT(why_not(last_.state, order), HasSubstr("reason"));
   const std::string before = state_to_json(last_.state);
-  hear(asked("resume"));
+  handle(asked("resume"));
   EXPECT_THAT(last_.effects, IsEmpty());
   EXPECT_THAT(last_.reason, HasSubstr("not paused"));
   EXPECT_EQ(state_to_json(last_.state), before);
@@ -98,53 +98,53 @@ TEST_F(OverrideTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   registered.registered = true;
   EXPECT_THAT(why_not(registered, asked("pause")), HasSubstr("no attempt"));
   EXPECT_EQ(why_not(registered, asked("silence", 2000)), "");
-  hear(RunEnded{"completed", 5});
+  handle(RunEnded{"completed", 5});
   EXPECT_THAT(why("pause"), HasSubstr("ended"));
 }
 
 TEST_F(OverrideTest, APausedRunIsNotPausedAgainAndARunningOneNotResumed) {
-  hear(asked("pause"));
+  handle(asked("pause"));
   EXPECT_THAT(why("pause"), HasSubstr("paused already"));
   EXPECT_EQ(why("resume"), "") << "before the trainer has answered";
-  hear(DirectiveChanged{8, "applied", 1, 5, ""});
+  handle(DirectiveChanged{8, "applied", 1, 5, ""});
   EXPECT_THAT(why("pause"), HasSubstr("paused already"));
-  hear(asked("resume"));
+  handle(asked("resume"));
   EXPECT_THAT(why("resume"), HasSubstr("resume already"));
   EXPECT_EQ(why("pause"), "");
-  hear(DirectiveChanged{9, "applied", 1, 5, ""});
+  handle(DirectiveChanged{9, "applied", 1, 5, ""});
   EXPECT_THAT(why("resume"), HasSubstr("not paused"));
-  hear(asked("pause"));
-  hear(DirectiveChanged{10, "applied", 1, 5, ""});
-  hear(StepReported{1, 6, 1, 2.0, 1.0});
+  handle(asked("pause"));
+  handle(DirectiveChanged{10, "applied", 1, 5, ""});
+  handle(StepReported{1, 6, 1, 2.0, 1.0});
   EXPECT_EQ(why("pause"), "") << "a trainer that takes a step is not paused";
 }
 
 TEST_F(OverrideTest, AStandingOrderIsReplacedByTheNextAndHeardOnce) {
-  hear(asked("silence", 2000));
+  handle(asked("silence", 2000));
   EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
-  hear(asked("silence", 2000));
+  handle(asked("silence", 2000));
   EXPECT_THAT(last_.effects, IsEmpty());
-  hear(asked("silence", 3000));
+  handle(asked("silence", 3000));
   EXPECT_EQ(next_deadline(last_.state), 3000);
   now_ = 3000;
-  hear(Tick{});
+  handle(Tick{});
   EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_TRUE(std::isinf(next_deadline(last_.state)));
 }
 
 TEST_F(OverrideTest, ANewPlanEndsTheOneThatWasNotTakenYet) {
-  hear(asked("set_plan", 2000));
+  handle(asked("set_plan", 2000));
   OperatorOverride other = asked("set_plan", 3000);
   other.plan = "[[rule]]\nmatch = \"a\"\ngemms = \"fp8\"\n";
-  hear(other);
+  handle(other);
   ASSERT_THAT(all<EndDirective>(), SizeIs(1));
   EXPECT_EQ(all<EndDirective>()[0].number, 8);
   EXPECT_EQ(all<IssueDirective>()[0].plan_version, 6);
 }
 
 TEST_F(OverrideTest, AnOperatorsPlanThatTheTrainerRefusesEndsAndNothingHasToBeUndone) {
-  hear(asked("set_plan", 2000));
-  hear(DirectiveChanged{8, "rejected", 1, 5, "no memory"});
+  handle(asked("set_plan", 2000));
+  handle(DirectiveChanged{8, "rejected", 1, 5, "no memory"});
   EXPECT_THAT(all<IssueDirective>(), IsEmpty());
   EXPECT_FALSE(last_.state.operator_plan.has_value());
   EXPECT_THAT(all<RecordDecision>().back().sentence,
@@ -152,14 +152,14 @@ TEST_F(OverrideTest, AnOperatorsPlanThatTheTrainerRefusesEndsAndNothingHasToBeUn
 }
 
 TEST_F(OverrideTest, APlanTakenAfterItsTimeIsBelievedAndUndone) {
-  hear(asked("set_plan", 1100));
+  handle(asked("set_plan", 1100));
   now_ = 1100;
-  hear(Tick{});
+  handle(Tick{});
   ASSERT_THAT(all<EndDirective>(), SizeIs(1));
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1)) << "whether it was taken is not known";
   EXPECT_EQ(all<IssueDirective>()[0].plan_version, 1);
-  hear(DirectiveChanged{9, "applied", 1, 5, ""});
-  hear(DirectiveChanged{8, "applied", 1, 6, ""});
+  handle(DirectiveChanged{9, "applied", 1, 5, ""});
+  handle(DirectiveChanged{8, "applied", 1, 6, ""});
   ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("had expired"));
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
@@ -168,19 +168,19 @@ TEST_F(OverrideTest, APlanTakenAfterItsTimeIsBelievedAndUndone) {
 
 TEST_F(OverrideTest, TheDeadlineIsThePolicysAndANewAttemptStartsItAgain) {
   policy_.directives.timeout_seconds = 30;
-  hear(asked("pause"));
+  handle(asked("pause"));
   EXPECT_EQ(next_deadline(last_.state), 1030);
-  hear(StepReported{1, 1, 1, 2.0, 1.0});
+  handle(StepReported{1, 1, 1, 2.0, 1.0});
   now_ = 1020;
-  hear(AttemptStarted{2, 0, "restart", 1});
+  handle(AttemptStarted{2, 0, "restart", 1});
   EXPECT_EQ(next_deadline(last_.state), 1050);
   now_ = 1050;
-  hear(Tick{});
+  handle(Tick{});
   EXPECT_THAT(all<EndDirective>(), IsEmpty()) << "no step of this attempt yet";
   EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
-  hear(StepReported{2, 1, 1, 2.0, 1.0});
+  handle(StepReported{2, 1, 1, 2.0, 1.0});
   now_ = 1080;
-  hear(Tick{});
+  handle(Tick{});
   EXPECT_THAT(all<EndDirective>(), SizeIs(1));
   EXPECT_TRUE(std::isinf(next_deadline(last_.state)));
 }

@@ -280,7 +280,7 @@ TEST(ReturningTest, ARunThatEndsDoesNotWaitForItsTrainersProbe) {
   AttemptStarted again;
   again.attempt = run.attempt;
   again.base_step = run.step;
-  again.cause = std::string(kOnceMore);
+  again.cause = std::string(kContinued);
   again.plan_version = run.state.plan_version;
   run.feed(again);
   run.train_until(2600);

@@ -31,12 +31,12 @@ class RunVerdictTest : public ::testing::Test {
     policy_.instrument.every = 0;
   }
   void begin(const char* plan = kFp8, int64_t base = 0) {
-    hear(RunRegisteredEvent{"run", plan, {"a", "b"}, 1, 10, 1000});
-    hear(AttemptStarted{1, base, "start", 1});
+    handle(RunRegisteredEvent{"run", plan, {"a", "b"}, 1, 10, 1000});
+    handle(AttemptStarted{1, base, "start", 1});
     step_ = base;
     checkpoint();
   }
-  void hear(const Event& event) {
+  void handle(const Event& event) {
     last_ = decide(std::move(last_.state), event, policy_, now_);
     // As after a restart: all that the verdict needs is in the state as it is written down.
     last_.state = state_from_json(state_to_json(last_.state));
@@ -45,12 +45,13 @@ class RunVerdictTest : public ::testing::Test {
     }
   }
   void checkpoint() {
-    hear(CheckpointCompleted{attempt_, step_, "step-" + std::to_string(step_), 1});
+    handle(CheckpointCompleted{attempt_, step_, "step-" + std::to_string(step_), 1});
   }
   void train_until(int64_t step) {
     while (step_ < step) {
       now_ += 1;
-      hear(StepReported{attempt_, ++step_, 1, 3.0 - 0.001 * static_cast<double>(step_), 1.0, 1.0});
+      handle(
+          StepReported{attempt_, ++step_, 1, 3.0 - 0.001 * static_cast<double>(step_), 1.0, 1.0});
       if (step_ % 10 == 0) checkpoint();
     }
   }
@@ -81,7 +82,7 @@ class RunVerdictTest : public ::testing::Test {
       result.start_loss_plan = 3.0;
       result.replay_end_loss_bf16 = 2.9 - 0.0001 * static_cast<double>(order.window);
       result.run_end_loss_bf16 = *result.replay_end_loss_bf16 * (1 + d_percent / 100);
-      hear(result);
+      handle(result);
     }
   }
   void train_verified_until(int64_t step) {
@@ -160,7 +161,7 @@ TEST_F(RunVerdictTest, FailedReplaysMeasureNothing) {
   while (step_ < 40) {
     train_until(step_ + 10);
     for (const OrderReplay& order : std::exchange(orders_, {}))
-      hear(ReplayFailed{order.replay, order.window, order.arm, "no memory"});
+      handle(ReplayFailed{order.replay, order.window, order.arm, "no memory"});
   }
   EXPECT_THAT(verdict().sentence, HasSubstr("Nobody verifies"));
   EXPECT_THAT(verdict().sentence, HasSubstr("the newest replay could not be used: no memory"));
@@ -169,7 +170,7 @@ TEST_F(RunVerdictTest, FailedReplaysMeasureNothing) {
 TEST_F(RunVerdictTest, WithoutCheckpointsItIsSaidThatTheyAreMissing) {
   begin();
   train_verified_until(20);
-  for (int i = 0; i < 60; ++i) hear(StepReported{1, ++step_, 1, 2.9, 1.0, 1.0});
+  for (int i = 0; i < 60; ++i) handle(StepReported{1, ++step_, 1, 2.9, 1.0, 1.0});
   EXPECT_EQ(kind(), VerdictKind::kUnverified);
   EXPECT_THAT(verdict().sentence, HasSubstr("newest checkpoint is of step 20"));
 }
@@ -183,7 +184,7 @@ TEST_F(RunVerdictTest, SilentAfterThirtySecondsOrThreeMeanSteps) {
   EXPECT_THAT(verdict(100).sentence, HasSubstr("nothing for 100 s (a step takes 1 s"));
   for (int i = 0; i < 20; ++i) {
     now_ += 40;
-    hear(StepReported{1, ++step_, 1, 2.9, 1.0, 40.0});
+    handle(StepReported{1, ++step_, 1, 2.9, 1.0, 40.0});
   }
   EXPECT_NE(kind(119), VerdictKind::kSilent);
   EXPECT_EQ(kind(121), VerdictKind::kSilent);
@@ -194,7 +195,7 @@ TEST_F(RunVerdictTest, APaceThatTheTrainerDoesNotSayIsSeenInItsReports) {
   begin();
   for (int i = 0; i < 20; ++i) {
     now_ += 40;
-    hear(StepReported{1, ++step_, 1, 2.9, 1.0, 0});
+    handle(StepReported{1, ++step_, 1, 2.9, 1.0, 0});
   }
   EXPECT_NE(kind(119), VerdictKind::kSilent);
   EXPECT_EQ(kind(121), VerdictKind::kSilent);
@@ -204,7 +205,7 @@ TEST_F(RunVerdictTest, AnOutageIsNoPace) {
   begin();
   train_verified_until(20);
   now_ += 3600;  // gnomond was away; then a spool of steps comes at once
-  for (int i = 0; i < 8; ++i) hear(StepReported{1, ++step_, 1, 2.9, 1.0, 1.0});
+  for (int i = 0; i < 8; ++i) handle(StepReported{1, ++step_, 1, 2.9, 1.0, 1.0});
   EXPECT_EQ(kind(), VerdictKind::kGood);
   EXPECT_EQ(kind(31), VerdictKind::kSilent);
 }
@@ -225,9 +226,9 @@ TEST_F(RunVerdictTest, ARunThatNeverReportsAStepIsSilentToo) {
 TEST_F(RunVerdictTest, APausedRunIsHeldAndNotSilent) {
   begin();
   train_verified_until(20);
-  hear(OperatorOverride{"pause", "", "", "anna", "disk", 0});
+  handle(OperatorOverride{"pause", "", "", "anna", "disk", 0});
   EXPECT_EQ(kind(), VerdictKind::kGood) << "the trainer has not paused yet";
-  hear(DirectiveChanged{1, "applied", 1, step_, ""});
+  handle(DirectiveChanged{1, "applied", 1, step_, ""});
   EXPECT_EQ(kind(1e6), VerdictKind::kHeld);
   EXPECT_THAT(verdict(1e6).sentence, HasSubstr("paused by an operator"));
   EXPECT_EQ(verdict(1e6).since, now_);
@@ -256,7 +257,7 @@ TEST_F(RunVerdictTest, InObserveModeHarmIsSaidAsHarmUntilAWindowIsQuiet) {
 TEST_F(RunVerdictTest, ASilencedDetectorsAlarmIsHarmThatNobodyAnswers) {
   begin();
   train_verified_until(20);
-  hear(OperatorOverride{"silence", "", "", "anna", "noise", now_ + 10'000});
+  handle(OperatorOverride{"silence", "", "", "anna", "noise", now_ + 10'000});
   train_until(30);
   answer(4.0);
   EXPECT_EQ(kind(), VerdictKind::kHarmful);
@@ -274,7 +275,7 @@ TEST_F(RunVerdictTest, AnEndedRunSaysHowMuchOfItWasVerified) {
   begin();
   train_verified_until(50);
   train_until(95);
-  hear(RunEnded{"completed", 95});
+  handle(RunEnded{"completed", 95});
   EXPECT_EQ(kind(1e6), VerdictKind::kEnded);
   const RunVerdict ended = ended_verdict(verdict_facts(last_.state, policy_), "completed", 7.0);
   EXPECT_EQ(ended.since, 7.0);
@@ -284,7 +285,7 @@ TEST_F(RunVerdictTest, AnEndedRunSaysHowMuchOfItWasVerified) {
 TEST_F(RunVerdictTest, WhatARollbackTookAwayIsNotMeasuredAnyMore) {
   begin();
   train_verified_until(100);
-  hear(AttemptStarted{2, 50, "rollback", 1});
+  handle(AttemptStarted{2, 50, "rollback", 1});
   attempt_ = 2;
   step_ = 50;
   train_until(90);
@@ -294,13 +295,13 @@ TEST_F(RunVerdictTest, WhatARollbackTookAwayIsNotMeasuredAnyMore) {
 TEST_F(RunVerdictTest, ARefusedDirectiveCountsUntilOneIsApplied) {
   begin();
   train_verified_until(20);
-  hear(OperatorOverride{"pause", "", "", "anna", "disk", 0});
-  hear(DirectiveChanged{1, "rejected", 1, step_, "no"});
-  hear(DirectiveChanged{1, "rejected", 1, step_, "the same once more"});
-  hear(DirectiveChanged{77, "rejected", 1, step_, "never issued"});
+  handle(OperatorOverride{"pause", "", "", "anna", "disk", 0});
+  handle(DirectiveChanged{1, "rejected", 1, step_, "no"});
+  handle(DirectiveChanged{1, "rejected", 1, step_, "the same once more"});
+  handle(DirectiveChanged{77, "rejected", 1, step_, "never issued"});
   EXPECT_EQ(verdict_facts(last_.state, policy_).directives_unapplied, 1);
-  hear(OperatorOverride{"pause", "", "", "anna", "disk", 0});
-  hear(DirectiveChanged{2, "applied", 1, step_, ""});
+  handle(OperatorOverride{"pause", "", "", "anna", "disk", 0});
+  handle(DirectiveChanged{2, "applied", 1, step_, ""});
   EXPECT_EQ(verdict_facts(last_.state, policy_).directives_unapplied, 0);
 }
 

@@ -36,7 +36,7 @@ void SimulatedRun::feed(const Event& event) {
   for (const Effect& effect : outcome.effects) {
     log.push_back(effect_type(effect) + " " + effect_to_json(effect));
     effects.push_back(effect);
-    take(effect);
+    apply(effect);
   }
 }
 
@@ -254,7 +254,7 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
 }
 
 bool SimulatedRun::answer_next() {
-  const auto queued = take_next_replay();
+  const auto queued = pop_next_replay();
   if (!queued) return false;
   ReplayFinished answer = replay(*queued);
   if (lie) lie(answer);

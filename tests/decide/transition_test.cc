@@ -27,12 +27,12 @@ class TransitionTest : public ::testing::Test {
     policy_.instrument.every = 0;
     policy_.triage.pairs = 0;
     policy_.attribution.scores = false;
-    hear(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(2), 2,
-                            10, 1000});
-    hear(AttemptStarted{1, 0, "start", 1});
+    handle(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(2), 2,
+                              10, 1000});
+    handle(AttemptStarted{1, 0, "start", 1});
   }
 
-  Outcome& hear(const Event& event) {
+  Outcome& handle(const Event& event) {
     last_ = decide(std::move(last_.state), event, policy_, 0);
     for (const OrderReplay& order : all<OrderReplay>()) {
       if (order.purpose == "shadow") shadows_[order.window] = order.replay;
@@ -40,7 +40,7 @@ class TransitionTest : public ::testing::Test {
     return last_;
   }
   void checkpoint(int64_t step, int64_t attempt = 1, int64_t plan = 1) {
-    hear(CheckpointCompleted{attempt, step, uri(step, attempt), plan});
+    handle(CheckpointCompleted{attempt, step, uri(step, attempt), plan});
   }
   static std::string uri(int64_t step, int64_t attempt = 1) {
     return fmt::format("a{}s{}", attempt, step);
@@ -66,7 +66,7 @@ class TransitionTest : public ::testing::Test {
     result.compared_steps = 20;
     result.verifier = "one:1";
     result.end_hash = fmt::format("bf16-of-{}", window);
-    hear(result);
+    handle(result);
     return confirm(result);
   }
   int64_t id_of(const std::string& role) const {
@@ -82,7 +82,7 @@ class TransitionTest : public ::testing::Test {
     const std::string reason = std::move(last_.reason);
     said.replay = asked->id;
     said.verifier = "two:2";
-    hear(said);
+    handle(said);
     last_.effects.insert(last_.effects.begin(), effects.begin(), effects.end());
     last_.reason = reason + last_.reason;
     return last_;
@@ -213,7 +213,7 @@ TEST_F(TransitionTest, AWindowThatCannotBeMeasuredFailsWithoutBlame) {
   result.replay = 1;
   result.run_end_loss_bf16 = 2.0;
   result.replay_end_loss_bf16 = NAN;
-  hear(result);
+  handle(result);
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "failed");
   EXPECT_EQ(all<RecordDecision>()[0].kind, "instrument");
   EXPECT_FALSE(state().investigation.has_value());
@@ -296,8 +296,8 @@ TEST_F(TransitionTest, AMissingCheckpointMovesTheNextWindow) {
 
 TEST_F(TransitionTest, ARestartKeepsFinishedWindowsAndBeginsAtItsBase) {
   for (int64_t step = 0; step <= 30; step += 10) checkpoint(step);
-  hear(StepReported{1, 35, 1, 2.0, 1.0});
-  hear(AttemptStarted{2, 30, "restart", 1});
+  handle(StepReported{1, 35, 1, 2.0, 1.0});
+  handle(AttemptStarted{2, 30, "restart", 1});
   EXPECT_THAT(all<CloseWindow>(), IsEmpty());
   checkpoint(40, 2);
   checkpoint(50, 2);
@@ -310,7 +310,7 @@ TEST_F(TransitionTest, ARestartKeepsFinishedWindowsAndBeginsAtItsBase) {
 
 TEST_F(TransitionTest, ARestartBeforeAWindowsEndMakesItMoot) {
   for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
-  hear(AttemptStarted{2, 10, "restart", 1});
+  handle(AttemptStarted{2, 10, "restart", 1});
   ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
   shadow(1, 9);
@@ -321,7 +321,7 @@ TEST_F(TransitionTest, ARestartBeforeAWindowsEndMakesItMoot) {
 TEST_F(TransitionTest, ARollbacksFirstWindowIsReproducedUnderTheNewPlan) {
   policy_.ladder.rungs = {"pin", "bf16"};
   checkpoint(0);
-  hear(AttemptStarted{2, 0, "rollback", 2});
+  handle(AttemptStarted{2, 0, "rollback", 2});
   checkpoint(10, 2, 2);
   checkpoint(20, 2, 2);
   ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
@@ -343,12 +343,12 @@ TEST_F(TransitionTest, AnAlarmOfStepsThatARollbackUndidIsNotRaised) {
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   ASSERT_EQ(all<IssueDirective>()[0].kind, "rollback");
   ASSERT_EQ(all<IssueDirective>()[0].to_step, 0);
-  hear(DirectiveChanged{1, "applied", 1, 45, ""});
+  handle(DirectiveChanged{1, "applied", 1, 45, ""});
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
   EXPECT_THAT(all<OrderReplay>(), IsEmpty());
   ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "alarm");
-  hear(AttemptStarted{2, 0, "rollback", 2});
+  handle(AttemptStarted{2, 0, "rollback", 2});
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
   EXPECT_EQ(state().recovery->attempt, 2);
 }
@@ -358,23 +358,23 @@ TEST_F(TransitionTest, TheFirstStepsAfterARollbackAreNoSpikesBesideTheLossesThey
     return 5.0 - 0.03 * static_cast<double>(step) + 0.001 * static_cast<double>(step % 3);
   };
   checkpoint(0);
-  for (int64_t step = 1; step <= 100; ++step) hear(StepReported{1, step, 1, loss(step), 1.0});
-  hear(AttemptStarted{2, 50, "rollback", 1});
+  for (int64_t step = 1; step <= 100; ++step) handle(StepReported{1, step, 1, loss(step), 1.0});
+  handle(AttemptStarted{2, 50, "rollback", 1});
   for (int64_t step = 51; step <= 60; ++step) {
-    hear(StepReported{2, step, 1, loss(step), 1.0});
+    handle(StepReported{2, step, 1, loss(step), 1.0});
     EXPECT_THAT(all<RecordDecision>(), IsEmpty()) << step;
   }
-  hear(StepReported{2, 61, 1, loss(61) + 1, 1.0});
+  handle(StepReported{2, 61, 1, loss(61) + 1, 1.0});
   EXPECT_THAT(all<RecordDecision>(), SizeIs(1)) << "a true spike";
 }
 
 TEST_F(TransitionTest, ARunThatHadStoppedIsSupervisedAgainWhenItGoesOn) {
   checkpoint(0);
-  hear(RunEnded{"failed", 7});
+  handle(RunEnded{"failed", 7});
   ASSERT_EQ(phase_name(state()), "ended");
-  hear(AttemptStarted{1, 0, "start", 1});  // late, and nothing new
+  handle(AttemptStarted{1, 0, "start", 1});  // late, and nothing new
   EXPECT_EQ(phase_name(state()), "ended");
-  hear(AttemptStarted{2, 0, "restart", 1});
+  handle(AttemptStarted{2, 0, "restart", 1});
   EXPECT_EQ(phase_name(state()), "watching");
   checkpoint(10, 2);
   checkpoint(20, 2);
@@ -384,12 +384,12 @@ TEST_F(TransitionTest, ARunThatHadStoppedIsSupervisedAgainWhenItGoesOn) {
 // Somebody ended it for its trainer, which was only cut off.
 TEST_F(TransitionTest, ARunThatWasSaidToHaveEndedIsSupervisedAgainWhereItIs) {
   checkpoint(0);
-  hear(AttemptStarted{1, 3, kOnceMore, 1});
+  handle(AttemptStarted{1, 3, kContinued, 1});
   EXPECT_THAT(last_.reason, HasSubstr("has not ended"));
-  hear(RunEnded{"failed", 7});
-  hear(AttemptStarted{2, 13, kOnceMore, 1});
+  handle(RunEnded{"failed", 7});
+  handle(AttemptStarted{2, 13, kContinued, 1});
   EXPECT_EQ(phase_name(state()), "ended") << "no such attempt";
-  hear(AttemptStarted{1, 13, kOnceMore, 1});
+  handle(AttemptStarted{1, 13, kContinued, 1});
   EXPECT_EQ(phase_name(state()), "watching");
   EXPECT_EQ(state().attempt.number, 1);
   for (int64_t step : {20, 30, 40}) checkpoint(step);
@@ -399,8 +399,8 @@ TEST_F(TransitionTest, ARunThatWasSaidToHaveEndedIsSupervisedAgainWhereItIs) {
 
 TEST_F(TransitionTest, WindowsFollowTheCheckpointIntervalThatARestartBrings) {
   checkpoint(0);
-  hear(RunRegisteredEvent{"run", "", {}, 0, 30, 2000});
-  hear(AttemptStarted{2, 0, "restart", 1});
+  handle(RunRegisteredEvent{"run", "", {}, 0, 30, 2000});
+  handle(AttemptStarted{2, 0, "restart", 1});
   checkpoint(30, 2);
   ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
   EXPECT_EQ(all<OpenWindow>()[0].steps, 30);
@@ -414,7 +414,7 @@ TEST_F(TransitionTest, AWindowThatRanUnderTwoPlansIsPassedOver) {
   checkpoint(0);
   for (int64_t step = 1; step <= 40; ++step) {
     const bool away = step >= 13 && step <= 17;
-    hear(StepReported{1, step, away ? -1 : 1, 2.0, 1.0});
+    handle(StepReported{1, step, away ? -1 : 1, 2.0, 1.0});
     if (step % 10 != 0) continue;
     checkpoint(step);
     EXPECT_THAT(all<OpenWindow>(), SizeIs(step == 40 ? 1 : 0)) << step;
@@ -430,7 +430,7 @@ TEST_F(TransitionTest, LateAndUnknownEventsAreSaidAndChangeNothing) {
            ReplayFinished{}, ReplayFailed{5, 5, "bf16", "x"},
            DirectiveChanged{4, "applied", 1, 1, ""}, AttemptStarted{1, 0, "start", 1},
            RunRegisteredEvent{}, CheckpointCompleted{1, 0, uri(0), 1}}) {
-    hear(event);
+    handle(event);
     EXPECT_THAT(last_.effects, IsEmpty()) << event_type(event);
     EXPECT_FALSE(last_.reason.empty()) << event_type(event);
     EXPECT_EQ(state_to_json(state()), before) << event_type(event);
@@ -447,18 +447,18 @@ TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
   same.compared_steps = 20;
   same.first_mismatch_step = 33;
   same.verifier = "one:1";
-  hear(same);
+  handle(same);
   EXPECT_THAT(all<IssueDirective>(), IsEmpty()) << "another one is asked first";
   same.replay = id_of("same_elsewhere");
   same.verifier = "two:2";
-  hear(same);
+  handle(same);
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_EQ(all<IssueDirective>()[0].kind, "rollback");
   EXPECT_EQ(all<IssueDirective>()[0].to_step, 20);
   EXPECT_EQ(phase_name(state()), "containing");
-  hear(AttemptStarted{2, 20, "rollback", 1});
+  handle(AttemptStarted{2, 20, "rollback", 1});
   EXPECT_FALSE(state().directive.has_value());
-  hear(DirectiveChanged{1, "applied", 2, 20, ""});
+  handle(DirectiveChanged{1, "applied", 2, 20, ""});
   EXPECT_THAT(last_.reason, HasSubstr("not waited for"));
   checkpoint(30, 2);
   checkpoint(40, 2);
@@ -471,7 +471,7 @@ TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
 TEST_F(TransitionTest, WhenNobodyCanReproduceAGapTheRunGoesToBf16Unexplained) {
   for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
   shadow(1, 3);
-  hear(ReplayFailed{id_of("same"), 1, "same", "no verifier"});
+  handle(ReplayFailed{id_of("same"), 1, "same", "no verifier"});
   ASSERT_THAT(all<RecordDecision>(), SizeIs(2));
   EXPECT_EQ(all<RecordDecision>()[0].verdict, "unexplained");
   EXPECT_EQ(all<RecordDecision>()[1].action, "bf16");
@@ -484,21 +484,21 @@ TEST_F(TransitionTest, FailedRescuesEndAttributionInBf16) {
   same.replay = id_of("same");
   same.fingerprint_equal = true;
   same.compared_steps = 20;
-  hear(same);
+  handle(same);
   answer("fakequant", 3);
   EXPECT_EQ(phase_name(state()), "attribution");
   EXPECT_THAT(all<OrderReplay>(), SizeIs(2)) << "two at a time";
-  for (int i = 0; i < 3; ++i) hear(ReplayFailed{id_of("rescue"), 1, "plan", "broken"});
+  for (int i = 0; i < 3; ++i) handle(ReplayFailed{id_of("rescue"), 1, "plan", "broken"});
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("3 replays could not be done"));
 }
 
 TEST_F(TransitionTest, ASpikeReplaysFromACheckpointWellBeforeIt) {
   for (int64_t step = 1; step <= 52; ++step) {
-    hear(StepReported{1, step, 1, step % 2 == 0 ? 2.01 : 1.99, 1.0});
+    handle(StepReported{1, step, 1, step % 2 == 0 ? 2.01 : 1.99, 1.0});
     if (step % 10 == 0) checkpoint(step);
   }
-  hear(StepReported{1, 53, 1, 9.0, 1.0});
+  handle(StepReported{1, 53, 1, 9.0, 1.0});
   ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
   EXPECT_EQ(all<OpenWindow>()[0].kind, "incident");
   EXPECT_EQ(all<OpenWindow>()[0].start_step, 40) << "step 50 may hold what broke step 53";
@@ -511,7 +511,7 @@ TEST_F(TransitionTest, ASpikeReplaysFromACheckpointWellBeforeIt) {
 
 TEST_F(TransitionTest, AfterTheRunsEndWindowsAreJudgedAndNothingIsOrdered) {
   for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
-  hear(RunEnded{"completed", 40});
+  handle(RunEnded{"completed", 40});
   EXPECT_EQ(phase_name(state()), "ended");
   shadow(1, 0.1);
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");

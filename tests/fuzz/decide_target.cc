@@ -131,19 +131,19 @@ class World {
 
   void tell() {
     if (!choose_.one_in(16)) {
-      hear(registration());
-      hear(AttemptStarted{1, 0, "start", 1, "host"});
-      hear(CheckpointCompleted{1, 0, "0", 1});
+      handle(registration());
+      handle(AttemptStarted{1, 0, "start", 1, "host"});
+      handle(CheckpointCompleted{1, 0, "0", 1});
     }
-    while (choose_.left() && heard_ < kEventsMax) act();
+    while (choose_.left() && handled_ < kEventsMax) act();
     go_through_json();
   }
 
  private:
   const State& s() const { return state_; }
 
-  void hear(const Event& event) {
-    heard_ += 1;
+  void handle(const Event& event) {
+    handled_ += 1;
     const std::string before = is_of_unknown_replay(event) ? state_to_json(state_) : "";
     Outcome outcome = decide::decide(std::move(state_), event, policy_, now_);
     invariants_.check(event, outcome, policy_);
@@ -198,17 +198,17 @@ class World {
     for (int64_t i = 0; i < steps; ++i) {
       const int64_t step = s().newest_step + 1;
       const double loss = 2 + 0.001 * static_cast<double>(step % 7);
-      hear(StepReported{s().attempt.number, step, s().plan_version, loss, 1, 1});
+      handle(StepReported{s().attempt.number, step, s().plan_version, loss, 1, 1});
       if (step % interval() != 0) continue;
-      hear(CheckpointCompleted{s().attempt.number, step, uri(step), s().plan_version});
+      handle(CheckpointCompleted{s().attempt.number, step, uri(step), s().plan_version});
     }
   }
 
   void obey(const PendingDirective& directive) {
-    hear(DirectiveChanged{directive.number, "applied", s().attempt.number, s().newest_step, ""});
+    handle(DirectiveChanged{directive.number, "applied", s().attempt.number, s().newest_step, ""});
     if (directive.kind != "rollback") return;
-    hear(AttemptStarted{s().attempt.number + 1, directive.to_step, "rollback",
-                        directive.plan_version, choose_.of({"host", "other"})});
+    handle(AttemptStarted{s().attempt.number + 1, directive.to_step, "rollback",
+                          directive.plan_version, choose_.of({"host", "other"})});
   }
 
   const PendingReplay* pending() {
@@ -340,19 +340,20 @@ class World {
     if (s().directive) open.push_back(*s().directive);
     open.insert(open.end(), s().expired_directives.begin(), s().expired_directives.end());
     if (open.empty() || choose_.one_in(8)) {
-      return hear(DirectiveChanged{
+      return handle(DirectiveChanged{
           choose_.number(s().next_directive),
           test::any_word(choose_.of({"applied", "rejected", "acknowledged"})),
           choose_.number(s().attempt.number), choose_.number(s().newest_step), "odd"});
     }
     const PendingDirective directive = open[choose_.byte() % open.size()];
     if (!choose_.one_in(4)) return obey(directive);
-    hear(DirectiveChanged{directive.number, "rejected", s().attempt.number, s().newest_step, "no"});
+    handle(
+        DirectiveChanged{directive.number, "rejected", s().attempt.number, s().newest_step, "no"});
   }
 
   void jump() {
     now_ += choose_.of({1.0, 61.0, 1e4, -1.0, -1e5, 1e8});
-    if (choose_.one_in(2)) hear(Tick{});
+    if (choose_.one_in(2)) handle(Tick{});
   }
 
   void act() {
@@ -366,26 +367,26 @@ class World {
       case 4:
       case 5:
       case 6:
-        if (const PendingReplay* replay = pending()) hear(answer(*replay));
+        if (const PendingReplay* replay = pending()) handle(answer(*replay));
         return;
       case 7:
-        return hear(odd_answer());
+        return handle(odd_answer());
       case 8:
         if (const PendingReplay* replay = pending())
-          hear(ReplayFailed{replay->id, replay->window, "bf16", "nobody could"});
+          handle(ReplayFailed{replay->id, replay->window, "bf16", "nobody could"});
         return;
       case 9:
       case 10:
         return answer_directive();
       case 11:
-        return hear(odd_report());
+        return handle(odd_report());
       case 12:
-        return hear(
+        return handle(
             Event(recent_.empty() ? Event(Tick{}) : recent_[choose_.byte() % recent_.size()]));
       case 13:
         return jump();
       case 14:
-        return hear(override());
+        return handle(override());
       default:
         return seldom();
     }
@@ -394,17 +395,17 @@ class World {
   void seldom() {
     switch (choose_.pick(0, 4)) {
       case 0:
-        return hear(odd_registration());
+        return handle(odd_registration());
       case 1:
-        return hear(RunEnded{test::any_word(choose_.of({"completed", "stopped", "failed"})),
-                             choose_.number(s().newest_step)});
+        return handle(RunEnded{test::any_word(choose_.of({"completed", "stopped", "failed"})),
+                               choose_.number(s().newest_step)});
       case 2:
-        return hear(ReplayFailed{
+        return handle(ReplayFailed{
             choose_.number(s().next_replay), choose_.number(s().next_window), {}, "odd"});
       case 3:
-        return hear(AttemptStarted{s().attempt.number + 1,
-                                   std::max<int64_t>(0, s().newest_step - choose_.pick(0, 100)),
-                                   "restart", s().plan_version, "host"});
+        return handle(AttemptStarted{s().attempt.number + 1,
+                                     std::max<int64_t>(0, s().newest_step - choose_.pick(0, 100)),
+                                     "restart", s().plan_version, "host"});
       default:
         return go_through_json();
     }
@@ -415,7 +416,7 @@ class World {
   State state_;
   Invariants invariants_;
   double now_ = 1e9;
-  int heard_ = 0;
+  int handled_ = 0;
   std::vector<Event> recent_;
 };
 

@@ -58,8 +58,8 @@ class Due {
   Due(const RunRow& row, const decide::Policy& policy, const notify::Receiver& receiver)
       : row_(row), policy_(policy), receiver_(receiver) {}
 
-  void hear(const cli::RecordedEvent& event, const decide::State& state,
-            const std::vector<decide::Effect>& effects) {
+  void handle(const cli::RecordedEvent& event, const decide::State& state,
+              const std::vector<decide::Effect>& effects) {
     const notify::Subject subject = subject_of(state);
     if (const auto* attempt = std::get_if<decide::AttemptStarted>(&event.event)) {
       add(notify::attempt_alert(subject, *attempt, event.time));
@@ -71,7 +71,7 @@ class Due {
         add(notify::quarantine_alert(subject, *quarantine, event.time));
       }
     }
-    hear_conditions(subject, state, event.time);
+    handle_conditions(subject, state, event.time);
     if (const auto* ended = std::get_if<decide::RunEnded>(&event.event)) {
       add(notify::ended_alert(subject, *ended, state.attempt.number, event.time));
     }
@@ -86,7 +86,7 @@ class Due {
   void add(const notify::Alert& alert) {
     if (receiver_.wants(alert)) lines.push_back(told_of(alert));
   }
-  void hear_conditions(const notify::Subject& subject, const decide::State& state, double time) {
+  void handle_conditions(const notify::Subject& subject, const decide::State& state, double time) {
     const uint32_t hold = notify::conditions_that_hold(state);
     for (size_t i = 0; i < notify::kConditionKinds.size(); ++i) {
       const auto condition = static_cast<notify::Condition>(1u << i);
@@ -202,7 +202,7 @@ void check_messages(SQLite::Database& ledger, const std::string& path, const Run
   Due due(*row, policy, receiver);
   retell(view, path, run.id, policy,
          [&](const auto& event, const auto& state, const auto& effects) {
-           due.hear(event, state, effects);
+           due.handle(event, state, effects);
          });
   const std::vector<Told> came =
       order_of_arrivals(who, fmt::format("run-{}", run.id), hook, late_copies, findings);

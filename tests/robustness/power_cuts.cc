@@ -31,7 +31,7 @@ std::vector<std::pair<std::string, std::optional<std::string>>> PowerCuts::begin
 }
 
 std::vector<std::string> PowerCuts::cut(Draw& draw) {
-  const int64_t records = disk_->hear(journal_);
+  const int64_t records = disk_->read(journal_);
   // One that was killed from outside may have done what it had not noted yet.
   std::vector<std::string> unseen;
   if (cut_after_ > 0 && records >= cut_after_) unseen = disk_->unseen();

@@ -77,7 +77,7 @@ PowerDisk::NodePtr PowerDisk::node_at(const std::string& path) const {
   return found == place.folder->entries.end() ? nullptr : found->second;
 }
 
-int64_t PowerDisk::hear(const fs::path& journal) {
+int64_t PowerDisk::read(const fs::path& journal) {
   const std::string all = fs::exists(journal) ? read_file(journal) : std::string();
   int64_t records = 0;
   for (size_t at = 0; at + sizeof(PowerRecord) <= all.size();) {
@@ -88,15 +88,15 @@ int64_t PowerDisk::hear(const fs::path& journal) {
     if (at + rest > all.size()) break;  // killed while it was written
     const std::string first = all.substr(at, record.first_bytes);
     const std::string second = all.substr(at + first.size(), record.second_bytes);
-    hear(record, first, second, all.substr(at + first.size() + second.size(), record.data_bytes));
+    apply(record, first, second, all.substr(at + first.size() + second.size(), record.data_bytes));
     at += rest;
     ++records;
   }
   return records;
 }
 
-void PowerDisk::hear(const PowerRecord& record, const std::string& first, const std::string& second,
-                     std::string data) {
+void PowerDisk::apply(const PowerRecord& record, const std::string& first,
+                      const std::string& second, std::string data) {
   const auto known = [&] {
     const auto found = inodes_.find(record.inode);
     if (found == inodes_.end()) throw Error(fmt::format("nobody has seen inode {}", record.inode));
@@ -121,12 +121,12 @@ void PowerDisk::hear(const PowerRecord& record, const std::string& first, const 
     case PowerEvent::kSynced:
       return sync(known());
     default:
-      hear_name(record, first, second);
+      apply_name(record, first, second);
   }
 }
 
-void PowerDisk::hear_name(const PowerRecord& record, const std::string& first,
-                          const std::string& second) {
+void PowerDisk::apply_name(const PowerRecord& record, const std::string& first,
+                           const std::string& second) {
   const Place from = place_of(first);
   const NodePtr node = node_at(first);
   const bool makes = record.event == PowerEvent::kCreated || record.event == PowerEvent::kFolder;

@@ -22,7 +22,7 @@ class PowerDisk {
   explicit PowerDisk(std::vector<std::string> paths);
 
   // What has happened to it since. The number of records. Throws Error.
-  int64_t hear(const std::filesystem::path& journal);
+  int64_t read(const std::filesystem::path& journal);
   // What differs between what was heard and what is there, while no power is cut: what the library
   // has not seen. A sentence each.
   std::vector<std::string> unseen() const;
@@ -65,9 +65,9 @@ class PowerDisk {
   bool watches(const std::string& path) const;
   Place place_of(const std::string& path) const;
   NodePtr node_at(const std::string& path) const;
-  void hear(const PowerRecord& record, const std::string& first, const std::string& second,
-            std::string data);
-  void hear_name(const PowerRecord& record, const std::string& first, const std::string& second);
+  void apply(const PowerRecord& record, const std::string& first, const std::string& second,
+             std::string data);
+  void apply_name(const PowerRecord& record, const std::string& first, const std::string& second);
   void change(NameChange change);
   void sync(const NodePtr& node);
   static void apply(const DataChange& change, std::string& content);

@@ -25,16 +25,16 @@ TEST(VerifierPoolTest, EachDoesOneReplayAtATimeInItsOwnTime) {
   pool.start(task(1), {}, 100, 60);
   pool.start(task(2), {}, 110, 60);
   EXPECT_FALSE(pool.may_start(task(3).order, {}, 120));
-  EXPECT_FALSE(pool.take_done(129.9));
+  EXPECT_FALSE(pool.pop_done(129.9));
   EXPECT_DOUBLE_EQ(pool.next_change(120), 130);
-  const auto done = pool.take_done(200);
+  const auto done = pool.pop_done(200);
   ASSERT_TRUE(done);
   EXPECT_EQ(done->task.order.replay, 1) << "the earliest first";
   EXPECT_EQ(done->verifier, "verifier-1");
   EXPECT_DOUBLE_EQ(done->seconds, 30);
   EXPECT_FALSE(done->died);
   EXPECT_TRUE(pool.may_start(task(3).order, {}, 200));
-  EXPECT_EQ(pool.take_done(200)->task.order.replay, 2);
+  EXPECT_EQ(pool.pop_done(200)->task.order.replay, 2);
   EXPECT_TRUE(pool.idle());
 }
 
@@ -44,9 +44,9 @@ TEST(VerifierPoolTest, TheOneToAvoidIsTakenOnlyWhenThereIsNoOther) {
   VerifierPool pool(model, kLease, 1);
   pool.start(task(1, "verifier-1"), {}, 0, 5);
   EXPECT_FALSE(pool.may_start(task(2, "verifier-1").order, {}, 0)) << "the other will be free";
-  EXPECT_EQ(pool.take_done(5)->verifier, "verifier-2");
+  EXPECT_EQ(pool.pop_done(5)->verifier, "verifier-2");
   pool.start(task(2, "verifier-1"), {"verifier-2"}, 5, 5);
-  EXPECT_EQ(pool.take_done(10)->verifier, "verifier-1");
+  EXPECT_EQ(pool.pop_done(10)->verifier, "verifier-1");
   EXPECT_FALSE(pool.may_start(task(3).order, {"verifier-1", "verifier-2"}, 10));
 }
 
@@ -57,7 +57,7 @@ TEST(VerifierPoolTest, ADeadOnesWorkComesBackWhenItsLeaseHasRunOut) {
   model.verifier_back_seconds = 1000;
   VerifierPool pool(model, kLease, 1);
   pool.start(task(1), {}, 0, 60);
-  const auto done = pool.take_done(60 + kLease);
+  const auto done = pool.pop_done(60 + kLease);
   ASSERT_TRUE(done);
   EXPECT_TRUE(done->died);
   EXPECT_EQ(done->task.leases, 1);
@@ -77,7 +77,7 @@ TEST(VerifierPoolTest, OneThatHasBegunToComputeWronglyGoesOnWithIt) {
   int lies = 0;
   for (int i = 0; i < 50; ++i) {
     pool.start(task(i), {}, i, 1);
-    const bool lies_now = pool.take_done(i + 1)->lies;
+    const bool lies_now = pool.pop_done(i + 1)->lies;
     EXPECT_TRUE(lies_now || !lied);
     lied = lied || lies_now;
     lies += lies_now ? 1 : 0;
