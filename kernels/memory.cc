@@ -34,7 +34,7 @@ class Done final : public CopyOut {
 class HostMemory final : public Memory {
  public:
   // Pages are touched, so that running out of memory is said here.
-  std::byte* take(int64_t bytes, const std::string& purpose) override {
+  std::byte* allocate(int64_t bytes, const std::string& purpose) override {
     const int64_t available = available_memory_bytes();
     if (bytes > available) {
       throw Error(fmt::format("{} needs {} bytes and {} are available", purpose, bytes, available));
@@ -60,8 +60,8 @@ class HostMemory final : public Memory {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }
 
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    return take(bytes, purpose);
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
+    return allocate(bytes, purpose);
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
     give_back(room, bytes);

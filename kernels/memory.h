@@ -31,13 +31,13 @@ class CopyOut {
 
 class Memory {
  public:
-  static constexpr int64_t kAlignment = 256;  // of what take() gives, in bytes
+  static constexpr int64_t kAlignment = 256;  // of what allocate() gives, in bytes
 
   virtual ~Memory() = default;
 
   // Zeroed, for `purpose`, a few words. Throws Error with purpose and sizes when there is not
   // enough. bytes > 0.
-  virtual std::byte* take(int64_t bytes, const std::string& purpose) = 0;
+  virtual std::byte* allocate(int64_t bytes, const std::string& purpose) = 0;
   virtual void give_back(std::byte* memory, int64_t bytes) noexcept = 0;
   // True when the host may use its addresses.
   virtual bool on_host() const = 0;
@@ -55,8 +55,8 @@ class Memory {
   virtual void copy(std::span<const std::byte> from, std::byte* to) = 0;
 
   // ---- copies to the host beside the operations ----
-  // Memory of the host that such copies are fast to. Throws as take() does. bytes > 0.
-  virtual std::byte* take_host_room(int64_t bytes, const std::string& purpose) = 0;
+  // Memory of the host that such copies are fast to. Throws as allocate() does. bytes > 0.
+  virtual std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) = 0;
   virtual void give_back_host_room(std::byte* room, int64_t bytes) noexcept = 0;
   struct Piece {
     std::span<const std::byte> from;  // of this memory, or of the host
@@ -75,7 +75,7 @@ class HostRoom {
   HostRoom(Memory& memory, int64_t bytes, const std::string& purpose)
       : memory_(memory),
         bytes_(bytes),
-        data_(bytes == 0 ? nullptr : memory.take_host_room(bytes, purpose)) {}
+        data_(bytes == 0 ? nullptr : memory.allocate_host_room(bytes, purpose)) {}
   ~HostRoom() {
     if (data_ != nullptr) memory_.give_back_host_room(data_, bytes_);
   }
@@ -166,8 +166,8 @@ class Buffer {
     if (count > size_) {
       release();
       data_ = reinterpret_cast<T*>(
-          memory_->take(count * static_cast<int64_t>(sizeof(T)),
-                        "room for a fault, an analysis or the scales of tiles"));
+          memory_->allocate(count * static_cast<int64_t>(sizeof(T)),
+                            "room for a fault, an analysis or the scales of tiles"));
       size_ = count;
     }
     return {data_, static_cast<size_t>(count)};

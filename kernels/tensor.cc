@@ -20,10 +20,10 @@ void Arena::commit() {
   GNOMON_ASSERT(counting_);
   counting_ = false;
   capacity_ = std::exchange(used_, 0);
-  if (capacity_ > 0) memory_ = source_.take(capacity_, fmt::format("arena '{}'", name_));
+  if (capacity_ > 0) memory_ = source_.allocate(capacity_, fmt::format("arena '{}'", name_));
 }
 
-void* Arena::take_bytes(int64_t bytes) {
+void* Arena::allocate_bytes(int64_t bytes) {
   GNOMON_ASSERT(bytes >= 0);
   int64_t offset = used_;
   int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;

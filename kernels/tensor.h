@@ -24,8 +24,8 @@ class Arena {
 
   // While counting returns an empty-memory span (data() == nullptr) of the right size.
   template <typename T>
-  std::span<T> take(int64_t count) {
-    return {static_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T)))),
+  std::span<T> allocate(int64_t count) {
+    return {static_cast<T*>(allocate_bytes(count * static_cast<int64_t>(sizeof(T)))),
             static_cast<size_t>(count)};
   }
   // Ends counting and takes the memory, zeroed. Throws Error with the size when there is not
@@ -40,7 +40,7 @@ class Arena {
   }
 
  private:
-  void* take_bytes(int64_t bytes);
+  void* allocate_bytes(int64_t bytes);
 
   std::string name_;
   Memory& source_;

@@ -38,7 +38,7 @@ InlineVerifier::InlineVerifier(Engine& engine, const TrainerConfig& config, Repo
       shutdown_(shutdown),
       log_(console.log()) {
   if (config_.by_trainer) {
-    engine_.take_snapshot_memory();
+    engine_.allocate_snapshot_memory();
     snapshot_memory_ = SnapshotMemory::kTaken;
   }
   InlineLeaseOptions options;
@@ -92,7 +92,7 @@ bool InlineVerifier::has_snapshot_memory(LeaseFailure& failure) {
   if (snapshot_memory_ == SnapshotMemory::kNotYet) {
     snapshot_memory_ = SnapshotMemory::kRefused;
     try {
-      engine_.take_snapshot_memory();
+      engine_.allocate_snapshot_memory();
       snapshot_memory_ = SnapshotMemory::kTaken;
     } catch (const Error& error) {
       log_.warn("no replay for the controller: {}", error.what());

@@ -97,17 +97,17 @@ struct Attention<E>::Scratch {
   Scratch(const AttentionShape& shape, std::byte* memory) {
     int64_t rows = std::min(kBlockRows, shape.tokens);
     int64_t square = rows * shape.tokens;
-    auto take = [this, memory]<typename T>(T*& pointer, int64_t count) {
+    auto allocate = [this, memory]<typename T>(T*& pointer, int64_t count) {
       pointer = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + bytes);
       bytes += padded(count * static_cast<int64_t>(sizeof(T)));
     };
-    take(scores, square);
-    take(d_probabilities, square);
-    take(probabilities, square);
-    take(d_scores, square);
-    take(rows_output, rows * shape.head_dim);
-    take(dk, shape.tokens * shape.head_dim);
-    take(dv, shape.tokens * shape.head_dim);
+    allocate(scores, square);
+    allocate(d_probabilities, square);
+    allocate(probabilities, square);
+    allocate(d_scores, square);
+    allocate(rows_output, rows * shape.head_dim);
+    allocate(dk, shape.tokens * shape.head_dim);
+    allocate(dv, shape.tokens * shape.head_dim);
   }
   float* scores;
   float* d_probabilities;

@@ -133,31 +133,31 @@ bool avx512_attention_runs(int64_t head_dim) {
 }
 
 template <class T>
-T* Avx512Attention::take(int64_t count) {
+T* Avx512Attention::allocate(int64_t count) {
   T* pointer = memory_ == nullptr ? nullptr : reinterpret_cast<T*>(memory_ + used_);
   used_ += round_up(count * static_cast<int64_t>(sizeof(T)), 64);
   return pointer;
 }
 
-void Avx512Attention::take_all() {
+void Avx512Attention::allocate_all() {
   int64_t all = blocks_ * kBlock * dim_;
-  keys_by_dim_ = take<bf16>(all);
-  queries_by_dim_ = take<bf16>(all);
-  d_outputs_by_dim_ = take<bf16>(all);
-  values_by_token_ = take<bf16>(all);
-  queries_by_token_ = take<bf16>(all);
-  d_outputs_by_token_ = take<bf16>(all);
-  keys_transposed_ = take<bf16>(all);
-  probabilities_ = take<bf16>(kForwardRows * blocks_ * kBlock);
-  d_scores_ = take<bf16>(kBackwardRows * kBlock);
-  d_score_pairs_ = take<bf16>(kBlock * kBlock);
-  scores_ = take<float>(kForwardRows * blocks_ * kBlock);
-  d_probabilities_ = take<float>(kBackwardRows * kBlock);
-  dk_ = take<float>(all);
-  dv_ = take<float>(all);
-  dq_transposed_ = take<float>(all);
-  log_sums_ = take<float>(blocks_ * kBlock);
-  deltas_ = take<float>(blocks_ * kBlock);
+  keys_by_dim_ = allocate<bf16>(all);
+  queries_by_dim_ = allocate<bf16>(all);
+  d_outputs_by_dim_ = allocate<bf16>(all);
+  values_by_token_ = allocate<bf16>(all);
+  queries_by_token_ = allocate<bf16>(all);
+  d_outputs_by_token_ = allocate<bf16>(all);
+  keys_transposed_ = allocate<bf16>(all);
+  probabilities_ = allocate<bf16>(kForwardRows * blocks_ * kBlock);
+  d_scores_ = allocate<bf16>(kBackwardRows * kBlock);
+  d_score_pairs_ = allocate<bf16>(kBlock * kBlock);
+  scores_ = allocate<float>(kForwardRows * blocks_ * kBlock);
+  d_probabilities_ = allocate<float>(kBackwardRows * kBlock);
+  dk_ = allocate<float>(all);
+  dv_ = allocate<float>(all);
+  dq_transposed_ = allocate<float>(all);
+  log_sums_ = allocate<float>(blocks_ * kBlock);
+  deltas_ = allocate<float>(blocks_ * kBlock);
 }
 
 Avx512Attention::Avx512Attention(int64_t tokens, int64_t head_dim, float scale, std::byte* memory)
@@ -166,7 +166,7 @@ Avx512Attention::Avx512Attention(int64_t tokens, int64_t head_dim, float scale, 
       dim_(head_dim),
       scale_(scale),
       memory_(memory) {
-  take_all();
+  allocate_all();
 }
 
 int64_t Avx512Attention::scratch_bytes(int64_t tokens, int64_t head_dim) {

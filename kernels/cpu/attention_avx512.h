@@ -40,8 +40,8 @@ class Avx512Attention {
 
  private:
   template <class T>
-  T* take(int64_t count);
-  void take_all();
+  T* allocate(int64_t count);
+  void allocate_all();
   void backward_block(int64_t keys_begin, int64_t queries_begin);
   void backward_tile(int64_t keys_begin, int64_t key, int64_t rows, int64_t queries_begin);
 

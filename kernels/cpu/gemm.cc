@@ -125,14 +125,14 @@ void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, voi
                          std::byte* scratch) {
   const MatmulShape& s = *widened_;
   std::byte* at = scratch + library_scratch_bytes_;
-  const auto take = [&at](int64_t elements) {
+  const auto allocate = [&at](int64_t elements) {
     auto* taken = reinterpret_cast<float*>(at);
     at += fp32_bytes(elements);
     return taken;
   };
   const auto widen_operand = [&](const void* x, int64_t outer, int64_t inner, bool transposed,
                                  int64_t stride) {
-    float* wide = take(outer * inner);
+    float* wide = allocate(outer * inner);
     const int64_t columns = transposed ? outer : inner;
     convert(static_cast<const bf16*>(x), transposed ? inner : outer, columns, stride, wide,
             columns);
@@ -141,7 +141,7 @@ void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, voi
   const float* wide_a = widen_operand(a, s.m, s.k, s.transpose_a, s.lda);
   const float* wide_b = widen_operand(b, s.k, s.n, s.transpose_b, s.ldb);
   if (s.fp32_output) return execute(stream, wide_a, wide_b, c, scratch);
-  float* sums = take(s.m * s.n);
+  float* sums = allocate(s.m * s.n);
   GNOMON_ASSERT(!s.accumulate);
   execute(stream, wide_a, wide_b, sums, scratch);
   stream.wait();

@@ -43,7 +43,7 @@ class OwnStream {
 class OwnDevice {
  public:
   OwnDevice() { check(cudaGetDevice(&device_), "cudaGetDevice"); }
-  void take() const { use_device(device_); }
+  void select() const { use_device(device_); }
 
  private:
   int device_ = 0;
@@ -60,7 +60,7 @@ class Event {
     check(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
   }
   void wait() const {
-    device_.take();
+    device_.select();
     check(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
 
@@ -82,7 +82,7 @@ class DeviceMemory final : public Memory {
  public:
   explicit DeviceMemory(const OwnStream& stream) : stream_(stream) {}
 
-  std::byte* take(int64_t bytes, const std::string& purpose) override {
+  std::byte* allocate(int64_t bytes, const std::string& purpose) override {
     const auto [free, total] = what_is_left();
     void* memory = nullptr;
     const cudaError_t status =
@@ -117,9 +117,9 @@ class DeviceMemory final : public Memory {
     copy(from, to, cudaMemcpyDeviceToDevice);
   }
 
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
     // It says when the host has not so much: page-locked memory is taken from everybody else.
-    std::byte* room = host_memory().take(bytes, purpose);
+    std::byte* room = host_memory().allocate(bytes, purpose);
     const auto size = static_cast<size_t>(bytes);
     if (cudaHostRegister(room, size, cudaHostRegisterDefault) == cudaSuccess) {
       page_locked_.insert(room);
@@ -201,7 +201,7 @@ class EventMark final : public StreamMark {
 
   void set() override { check(cudaEventRecord(event_, stream_.get()), "cudaEventRecord"); }
   bool reached() override {
-    device_.take();
+    device_.select();
     // A thread that only asks must not spoil the capture of a graph in another.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
@@ -271,7 +271,7 @@ class CudaMachine final : public Machine {
     return fmt::format("{} has none: compute capability 8.9 is the first with FP8", device());
   }
   bool multiplies(const Product& product, const Factor& a, const Factor& b) override {
-    return products_.takes(product, a, b);
+    return products_.supports(product, a, b);
   }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }

@@ -97,7 +97,7 @@ __global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restr
     const int64_t column = i % vectors * kVector, at = i / vectors * stride + column;
     largest = store_eight(y + i * kVector, swiglu_of(load_eight(gate + at), load_eight(up + at)));
   }
-  tell_largest(largest, room, amax);
+  report_largest(largest, room, amax);
 }
 
 // d silu(g) = σ(g)·(1 + g·(1 − σ(g))). dgate and dup may be gate and up.
@@ -123,8 +123,8 @@ __global__ void swiglu_backward_kernel(const bf16* gate, const bf16* up,
     largest_gate = store_eight(dgate + row * stride_d + column, dg);
     largest_up = store_eight(dup + row * stride_d + column, du);
   }
-  tell_largest(largest_gate, room, amax_gate);
-  tell_largest(largest_up, room, amax_up);
+  report_largest(largest_gate, room, amax_gate);
+  report_largest(largest_up, room, amax_up);
 }
 
 Grid for_work(int64_t work) {

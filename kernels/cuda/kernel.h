@@ -208,7 +208,7 @@ __device__ inline uint32_t no_more_than_infinity(uint32_t magnitude) {
 
 // *most = the largest of *most and what the threads of the block have: magnitudes as bits. Every
 // thread calls it; `room` is as in block_reduce(). Does nothing where there is no `most`.
-__device__ inline void tell_largest(uint32_t own, uint32_t* room, float* most) {
+__device__ inline void report_largest(uint32_t own, uint32_t* room, float* most) {
   if (most == nullptr) return;
   own = no_more_than_infinity(block_reduce(own, uint32_t{0}, room, Largest()));
   auto* at = reinterpret_cast<uint32_t*>(most);

@@ -76,7 +76,7 @@ __device__ SoftmaxPart block_softmax(SoftmaxPart part, SoftmaxPart* room) {
 
 // Puts some logits more into a thread's part.
 template <int kCount>
-__device__ void take_logits(SoftmaxPart& part, const Eight& values) {
+__device__ void add_logits(SoftmaxPart& part, const Eight& values) {
   float largest = values[0];
   for (int k = 1; k < kCount; ++k) largest = fmaxf(largest, values[k]);
   if (largest > part.largest) {
@@ -89,7 +89,7 @@ __device__ void take_logits(SoftmaxPart& part, const Eight& values) {
 
 // A thread's part of a row that is read 16 bytes at a time, some ahead of what is done with them.
 // The first `kept` of the row stay in `copy`.
-__device__ SoftmaxPart take_row(const bf16* row, int64_t vocabulary, int64_t kept, bf16* copy) {
+__device__ SoftmaxPart reduce_row(const bf16* row, int64_t vocabulary, int64_t kept, bf16* copy) {
   constexpr int kAhead = 4;
   const int64_t begin = int64_t{threadIdx.x} * kVector, step = int64_t{blockDim.x} * kVector;
   SoftmaxPart part{-HUGE_VALF, 0};
@@ -103,7 +103,7 @@ __device__ SoftmaxPart take_row(const bf16* row, int64_t vocabulary, int64_t kep
       const int64_t at = i + a * step;
       if (at >= vocabulary) continue;
       if (at < kept) *reinterpret_cast<Bits128*>(copy + at) = ahead[a];
-      take_logits<kVector>(part, eight_of(ahead[a]));
+      add_logits<kVector>(part, eight_of(ahead[a]));
     }
   }
   return part;
@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   SoftmaxPart part{-HUGE_VALF, 0};
   if constexpr (kVectors) {
-    part = take_row(row, vocabulary, kept, copy);
+    part = reduce_row(row, vocabulary, kept, copy);
   } else {
-    for (int64_t i = begin; i < vocabulary; i += step) take_logits<1>(part, load(i));
+    for (int64_t i = begin; i < vocabulary; i += step) add_logits<1>(part, load(i));
   }
   part = block_softmax(part, room);
   const float of_target = value_of(row[target]);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kLossThreads)
     }
     largest = Largest()(largest, store(i, values));
   }
-  tell_largest(largest, amax_room, amax);
+  report_largest(largest, amax_room, amax);
 }
 
 // How many logits of a row are kept: as many as a multiprocessor has room for.

@@ -226,7 +226,7 @@ std::vector<LtAlgorithm> LtProducts::algorithms(const Product& p, const Factor& 
   return algorithms;
 }
 
-bool LtProducts::takes(const Product& p, const Factor& a, const Factor& b) {
+bool LtProducts::supports(const Product& p, const Factor& a, const Factor& b) {
   try {
     return !algorithms(p, a, b, 1).empty();
   } catch (const ConfigError&) {

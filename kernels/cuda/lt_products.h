@@ -37,7 +37,7 @@ class LtProducts {
                 const LtAlgorithm* by = nullptr);
 
   // True if multiply() would find an algorithm; the factors' data and scales need not be there.
-  bool takes(const Product& product, const Factor& a, const Factor& b);
+  bool supports(const Product& product, const Factor& a, const Factor& b);
 
   // At most `most`, the one that the library thinks fastest first: that is the one that multiply()
   // chooses. Throws as multiply(), and when there is none.

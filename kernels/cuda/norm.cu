@@ -59,7 +59,7 @@ __global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const b
     for (int j = 0; j < kVector; ++j) v[j] = v[j] * r * weight[j];
     largest = Largest()(largest, store_eight(y + at + i, v));
   }
-  tell_largest(largest, amax_room, amax);
+  report_largest(largest, amax_room, amax);
 }
 
 // With x̂ = x·rstd and g = dy·w: dx = rstd·(g − x̂·mean(g·x̂)), dw += dy·x̂. A block takes rows
@@ -104,7 +104,7 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
       largest = Largest()(largest, store_eight(d_residual + at + i, sum));
     }
   }
-  tell_largest(largest, amax_room, amax);
+  report_largest(largest, amax_room, amax);
   for (int k = 0; k < kPerThread; ++k) {
     const int64_t i = Row<kPerThread>::place(k);
     if (i >= width) continue;

@@ -63,7 +63,7 @@ struct Piece {
   __device__ void put(int row, int column, uint64_t eight) const {
     *reinterpret_cast<uint64_t*>(words + place(row, column / 4)) = eight;
   }
-  __device__ ColumnCodes take(int row, int column) const {
+  __device__ ColumnCodes load(int row, int column) const {
     ColumnCodes codes;
     for (int i = 0; i < kCodes / 4; ++i) {
       uint32_t four[4];
@@ -95,12 +95,12 @@ __device__ inline uint64_t encode_eight(Format format, const EightBits& values, 
 struct Stored {
   const bf16* x;
   int64_t columns;
-  __device__ EightBits take(int64_t row, int64_t column) {
+  __device__ EightBits load(int64_t row, int64_t column) {
     return load_bits(x + row * columns + column);
   }
 };
 
-// Codes of the piece at (row0, column0). Values have take(), which gives each eight of them once;
+// Codes of the piece at (row0, column0). Values have load(), which gives each eight of them once;
 // ScaleAt has the scale for a row and a column of the piece.
 template <class Values, class ScaleAt>
 __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t columns,
@@ -113,7 +113,7 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
     if (row0 + row >= rows || column0 + column >= columns) continue;
     const int64_t at = (row0 + row) * columns + column0 + column;
     const uint64_t eight =
-        scale_at.encode(format, values.take(row0 + row, column0 + column), row, column);
+        scale_at.encode(format, values.load(row0 + row, column0 + column), row, column);
     if (as_stored != nullptr) *reinterpret_cast<uint64_t*>(as_stored + at) = eight;
     if (transposed != nullptr) piece.put(row, column, eight);
   }
@@ -125,7 +125,7 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
     // Neighbouring threads take neighbouring places of one column: their writes are one run.
     const int column = i / kVectorsInColumn * kTogether, row = i % kVectorsInColumn * kCodes;
     if (row0 + row >= rows || column0 + column >= columns) continue;
-    const ColumnCodes codes = piece.take(row, column);
+    const ColumnCodes codes = piece.load(row, column);
     uint8_t* to = transposed + (column0 + column) * rows + row0 + row;
     for (int k = 0; k < kTogether; ++k) {
       const uint32_t* words = codes.words[k];

@@ -34,7 +34,7 @@ __global__ void amax_kernel(const bf16* __restrict__ x, int64_t count, uint32_t*
 }
 
 __global__ void raise_kernel(const float* amax, float* most) {
-  if (says_something(*amax)) *most = fmaxf(*most, *amax);
+  if (is_scalable(*amax)) *most = fmaxf(*most, *amax);
 }
 
 __global__ void choose_scale_kernel(ScaleArithmetic how, float* scalars) {
@@ -58,7 +58,7 @@ struct Made {
   bf16* y;
   int64_t columns;
   uint32_t largest = 0;
-  __device__ EightBits take(int64_t row, int64_t column) {
+  __device__ EightBits load(int64_t row, int64_t column) {
     const int64_t at = row * from.stride + column;
     bf16* to = y + row * columns + column;
     const Eight eight = swiglu_of(load_eight(from.gate + at), load_eight(from.up + at));
@@ -78,7 +78,7 @@ __global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int6
   Made values{from, y, columns};
   cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
              int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
-  tell_largest(values.largest, room, amax);
+  report_largest(values.largest, room, amax);
 }
 
 // ---- any format, as BF16 values ----

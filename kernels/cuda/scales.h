@@ -26,7 +26,7 @@ __device__ inline float times_power_of_two(float x, int n) { return ldexpf(x, n)
 __device__ inline int exponent_of(float x) { return ilogbf(x); }
 
 // An amax of 0 or one that is not finite says nothing.
-__device__ inline bool says_something(float amax) {
+__device__ inline bool is_scalable(float amax) {
   return amax > 0.0f && bits_of(amax) < 0x7F800000u;
 }
 
@@ -38,7 +38,7 @@ __device__ inline float fitting_scale(const ScaleArithmetic& how, float amax) {
 __device__ inline float scale_of(const ScaleArithmetic& how, float amax) {
   if (how.given_at != nullptr) return *how.given_at;
   if (how.given > 0) return how.given;
-  if (how.rule == ScaleRule::kNone || !says_something(amax)) return 1.0f;
+  if (how.rule == ScaleRule::kNone || !is_scalable(amax)) return 1.0f;
   if (how.rule == ScaleRule::kGiven) {
     return fminf(times_power_of_two(quotient(how.format_max, amax), -how.margin), kLargestScale);
   }

@@ -211,7 +211,7 @@ struct TilesSeen {
     range_max = Largest()(range_max, range);
   }
   // Every thread calls it; the first one writes.
-  __device__ void tell(BlockRoom& room, QuantizationTally& tally) const {
+  __device__ void report(BlockRoom& room, QuantizationTally& tally) const {
     const int64_t all = room.count(tiles), all_in_top = room.count(in_top),
                   all_ranges = room.count(ranges);
     const double most_top = room.largest(top_max), sum = room.sum(range_sum),
@@ -260,7 +260,7 @@ struct ElementsSeen {
     return it.top ? 1 : 0;
   }
   // As TilesSeen has it. No count of a piece has more than 15 bits: four go at once.
-  __device__ void tell(BlockRoom& room, QuantizationTally& tally) const {
+  __device__ void report(BlockRoom& room, QuantizationTally& tally) const {
     static_assert(kSide * kSide < 1 << 16);
     const uint64_t first = room.count(static_cast<int64_t>(
         uint64_t{nonzero} | uint64_t{underflowed} << 16 | uint64_t{saturated} << 32));
@@ -325,8 +325,8 @@ __global__ void tally_kernel(Tiles tiles, ScaleArithmetic how, MagnitudeRounding
     }
   }
   QuantizationTally& tally = tallies[int64_t{blockIdx.y} * gridDim.x + blockIdx.x];
-  elements.tell(room, tally);
-  seen.tell(room, tally);
+  elements.report(room, tally);
+  seen.report(room, tally);
 }
 
 __global__ void long_tiles_kernel(Tiles tiles, ScaleArithmetic how, OfTiles all,
@@ -340,8 +340,8 @@ __global__ void long_tiles_kernel(Tiles tiles, ScaleArithmetic how, OfTiles all,
              all.amax[tile], all.low[tile]);
   }
   QuantizationTally& tally = tallies[blockIdx.x];
-  ElementsSeen().tell(room, tally);
-  seen.tell(room, tally);
+  ElementsSeen().report(room, tally);
+  seen.report(room, tally);
 }
 
 // ---- on the host ----

@@ -38,7 +38,7 @@ __device__ inline Eight load_eight(const float* x) {
   return eight;
 }
 
-// Returns the largest magnitude of what it stored, as tell_largest() takes it.
+// Returns the largest magnitude of what it stored, as report_largest() takes it.
 __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   const uint32_t words[4] = {rounded_pair(eight[0], eight[1]), rounded_pair(eight[2], eight[3]),
                              rounded_pair(eight[4], eight[5]), rounded_pair(eight[6], eight[7])};

@@ -45,7 +45,7 @@ std::vector<DeviceProduct> CublasLtDevice::multiply(const ProductProblem& proble
                            .stride_c = s.n,
                            .fast_accumulate = fast_accumulate};
   std::vector<DeviceProduct> products;
-  if (!products_.takes(made, left, right)) {
+  if (!products_.supports(made, left, right)) {
     fmt::print(stderr, "cuBLASLt has no product of {} × {} × {}{}: left out\n", s.m, s.n, s.k,
                fast_accumulate ? ", fast" : "");
     return products;

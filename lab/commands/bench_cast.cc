@@ -50,11 +50,11 @@ class CastBench {
   explicit CastBench(const CastBenchOptions& options) : options_(options) {
     auto n = static_cast<size_t>(options.elements);
     for (bool committed : {false, true}) {
-      fp32_ = arena_.take<float>(options.elements);
-      bf16_ = arena_.take<bf16>(options.elements);
-      codes_ = arena_.take<uint8_t>(options.elements);
-      from_ = arena_.take<std::byte>(options.elements * kBytesCopiedMax);
-      to_ = arena_.take<std::byte>(options.elements * kBytesCopiedMax);
+      fp32_ = arena_.allocate<float>(options.elements);
+      bf16_ = arena_.allocate<bf16>(options.elements);
+      codes_ = arena_.allocate<uint8_t>(options.elements);
+      from_ = arena_.allocate<std::byte>(options.elements * kBytesCopiedMax);
+      to_ = arena_.allocate<std::byte>(options.elements * kBytesCopiedMax);
       if (!committed) arena_.commit();
     }
     for (size_t i = 0; i < n; ++i) {

@@ -158,7 +158,7 @@ std::vector<uint64_t> interrupted_run(const EngineConfig& config,
   Engine engine(config, EngineRole::kLive, nullptr, &backends);
   engine.set_plan(PrecisionPlan::parse(recipe("delayed", "amax_history = 3\n").rules));
   engine.initialize();
-  engine.take_snapshot_memory();
+  engine.allocate_snapshot_memory();
   std::vector<uint64_t> hashes;
   const auto train = [&](int steps) {
     for (uint64_t hash : train_hashes(engine, steps)) hashes.push_back(hash);

@@ -72,8 +72,8 @@ class Operands {
       : backend_(backend), a_(backend.memory()), b_(backend.memory()) {
     keeps_ = backend.keeps_scales({}, it.a.quantizer, it.b.quantizer,
                                   it.shape.transpose_a);  // as the engine: wgrad in FP32
-    take(a_, it.a);
-    take(b_, it.b);
+    prepare(a_, it.a);
+    prepare(b_, it.b);
   }
   bool keeps_scales() const { return keeps_; }
 
@@ -102,7 +102,7 @@ class Operands {
     Buffer<bf16> values;
     OwnOperand<bf16> operand;
   };
-  void take(Room& room, const Side& side) {
+  void prepare(Room& room, const Side& side) {
     const std::span<bf16> there = room.values.at_least(std::ssize(side.values));
     write_from_host(backend_.memory(), std::span<const bf16>(side.values), there);
     GemmOperand<bf16>& operand = room.operand.of(there);

@@ -130,7 +130,7 @@ TEST_F(DeviceMemory, CheckpointsAreTheSameAndLoad) {
 
 TEST_F(DeviceMemory, SnapshotsComeBackAndNudgesAreTheSame) {
   Pair pair(config);
-  pair.device.take_snapshot_memory();
+  pair.device.allocate_snapshot_memory();
   pair.expect_same_steps(2);
   pair.device.snapshot();
   pair.plain.perturb(3, 1e-3);
@@ -221,7 +221,7 @@ using DeviceMemoryDeathTest = DeviceMemory;
 
 TEST_F(DeviceMemoryDeathTest, ATouchByTheHostWouldBeSeen) {
   GuardedMemory memory;
-  std::byte* there = memory.take(64, "a test");
+  std::byte* there = memory.allocate(64, "a test");
   EXPECT_DEATH(there[0] = std::byte{1}, "");
   std::byte here{2};
   memory.write(std::span(&here, 1), there);

@@ -39,7 +39,7 @@ class FarMemory final : public Memory {
  public:
   static inline int64_t bytes_read = 0;  // to the host, of all
 
-  std::byte* take(int64_t bytes, const std::string&) override {
+  std::byte* allocate(int64_t bytes, const std::string&) override {
     if (cuda::emulation::recording != nullptr) throw Error("memory taken while work is recorded");
     void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -64,8 +64,8 @@ class FarMemory final : public Memory {
     GNOMON_ASSERT(cuda::emulation::recording == nullptr);
     copy(from_host, to);
   }
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    return take(bytes, purpose);
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
+    return allocate(bytes, purpose);
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
     give_back(room, bytes);

@@ -166,7 +166,7 @@ double saturated_share(const char* recipe, bool frozen) {
     linears.begin({.sites = &sites, .step = step, .record = true});
     linears.fprop({.in = kWidth, .out = {kWidth}}, input.of(x), std::span(&own_weight.of(w), 1),
                   kRows, y.data());
-    linears.tell_observed();
+    linears.report_observed();
     scaling.finish_step(sites,
                         [&](int at, TensorRole role) { return view.frozen(at, role, step); });
     const QuantisedTensor& quantised = *std::ranges::find_if(

@@ -16,7 +16,7 @@ namespace gnomon::test {
 
 class GuardedMemory final : public Memory {
  public:
-  std::byte* take(int64_t bytes, const std::string&) override {
+  std::byte* allocate(int64_t bytes, const std::string&) override {
     void* memory =
         mmap(nullptr, static_cast<size_t>(bytes), protection_, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
@@ -36,8 +36,8 @@ class GuardedMemory final : public Memory {
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override { read(from_host, to); }
   void copy(std::span<const std::byte> from, std::byte* to) override { read(from, to); }
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    return host_memory().take(bytes, purpose);
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().allocate(bytes, purpose);
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
     host_memory().give_back(room, bytes);

@@ -57,7 +57,7 @@ TEST_P(LionRuns, AShadowReplaysACheckpointBitForBit) {
   shadow.load(checkpoint);
   EXPECT_EQ(train_hashes(shadow, 6), expected);
   // As between two steps of the run itself.
-  engine.take_snapshot_memory();
+  engine.allocate_snapshot_memory();
   engine.snapshot();
   const std::vector<uint64_t> later = train_hashes(engine, 3);
   engine.load(checkpoint);

@@ -185,9 +185,9 @@ TEST(RowsOfLogits, AreAllUntilTheyAreAGibibyte) {
 
 class LittleMemory final : public Memory {
  public:
-  std::byte* take(int64_t bytes, const std::string& purpose) override {
+  std::byte* allocate(int64_t bytes, const std::string& purpose) override {
     taken += bytes;
-    return host_memory().take(bytes, purpose);
+    return host_memory().allocate(bytes, purpose);
   }
   void give_back(std::byte* memory, int64_t bytes) noexcept override {
     host_memory().give_back(memory, bytes);
@@ -202,8 +202,8 @@ class LittleMemory final : public Memory {
   void copy(std::span<const std::byte> from, std::byte* to) override {
     host_memory().copy(from, to);
   }
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    return host_memory().take_host_room(bytes, purpose);
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().allocate_host_room(bytes, purpose);
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
     host_memory().give_back_host_room(room, bytes);

@@ -156,7 +156,7 @@ TEST_P(SkippedSteps, AReplayFromAnyCheckpointHasTheBitsOfTheRun) {
 TEST_P(SkippedSteps, ASnapshotKeepsTheCount) {
   const std::unique_ptr<Engine> engine = start();
   const auto at_start = write_checkpoint(*engine, directory.path() / "start");
-  engine->take_snapshot_memory();
+  engine->allocate_snapshot_memory();
   train_hashes(*engine, 5);
   engine->snapshot();
   const std::vector<uint64_t> expected = train_hashes(*engine, 3);

@@ -38,7 +38,7 @@ class Snapshot : public testing::Test {
     Engine engine(config);
     engine.set_plan(PrecisionPlan::parse(plan));
     engine.initialize();
-    engine.take_snapshot_memory();
+    engine.allocate_snapshot_memory();
     std::vector<Trace> traces;
     std::filesystem::path start, end;
     const std::filesystem::path root = directory.path() / ("run" + std::to_string(++runs));
@@ -145,7 +145,7 @@ TEST_F(Snapshot, AfterAReplayThatWasAbandonedOrFailed) {
   Engine engine(config);
   engine.set_plan(PrecisionPlan::parse(kDelayedPlanOfSnapshot));
   engine.initialize();
-  engine.take_snapshot_memory();
+  engine.allocate_snapshot_memory();
   const std::filesystem::path start = write_checkpoint(engine, directory.path() / "checkpoints");
   train_hashes(engine, 5);
   const std::string plan = engine.plan().to_toml();
@@ -186,7 +186,7 @@ TEST_F(Snapshot, RefusesACheckpointOfOtherSettings) {
 TEST_F(Snapshot, SaysWhatItsMemoryIs) {
   Engine engine(config);
   const size_t before = engine.arenas().size();
-  engine.take_snapshot_memory();
+  engine.allocate_snapshot_memory();
   ASSERT_EQ(engine.arenas().size(), before + 1);
   const ArenaSize& taken = engine.arenas().back();
   EXPECT_EQ(taken.name, "state kept while verifying");

@@ -15,13 +15,13 @@ using testing::ThrowsMessage;
 
 TEST(Arena, CountsWithoutMemoryThenHandsOutTheSameSizes) {
   Arena arena("test");
-  EXPECT_EQ(arena.take<float>(3).data(), nullptr);
-  EXPECT_EQ(arena.take<bf16>(100).size(), 100u);
+  EXPECT_EQ(arena.allocate<float>(3).data(), nullptr);
+  EXPECT_EQ(arena.allocate<bf16>(100).size(), 100u);
   EXPECT_EQ(arena.bytes(), 64 + 256);
   arena.commit();
   EXPECT_EQ(arena.bytes(), 64 + 256);
-  std::span<float> floats = arena.take<float>(3);
-  std::span<bf16> halves = arena.take<bf16>(100);
+  std::span<float> floats = arena.allocate<float>(3);
+  std::span<bf16> halves = arena.allocate<bf16>(100);
   EXPECT_EQ(floats.size(), 3u);
   EXPECT_EQ(halves.size(), 100u);
   EXPECT_EQ(
@@ -32,18 +32,18 @@ TEST(Arena, CountsWithoutMemoryThenHandsOutTheSameSizes) {
 
 TEST(Arena, AlignsEveryPieceTo64Bytes) {
   Arena arena("test");
-  for (int64_t count : {1, 7, 64, 65, 1000}) arena.take<char>(count);
+  for (int64_t count : {1, 7, 64, 65, 1000}) arena.allocate<char>(count);
   arena.commit();
   for (int64_t count : {1, 7, 64, 65, 1000}) {
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.take<char>(count).data()) % 64, 0u);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.allocate<char>(count).data()) % 64, 0u);
   }
 }
 
 TEST(Arena, GivesZeroedMemoryThatCanBeWrittenToItsEnd) {
   Arena arena("test");
-  arena.take<int32_t>(1 << 20);
+  arena.allocate<int32_t>(1 << 20);
   arena.commit();
-  std::span<int32_t> values = arena.take<int32_t>(1 << 20);
+  std::span<int32_t> values = arena.allocate<int32_t>(1 << 20);
   EXPECT_TRUE(std::ranges::all_of(values, [](int32_t value) { return value == 0; }));
   std::ranges::fill(values, 7);
   EXPECT_EQ(values.back(), 7);
@@ -53,12 +53,12 @@ TEST(Arena, CanBeEmpty) {
   Arena arena("test");
   arena.commit();
   EXPECT_EQ(arena.bytes(), 0);
-  EXPECT_TRUE(arena.take<float>(0).empty());
+  EXPECT_TRUE(arena.allocate<float>(0).empty());
 }
 
 TEST(Arena, SaysNameAndSizeWhenThereIsNotEnoughMemory) {
   Arena arena("activations");
-  arena.take<std::byte>(int64_t{1} << 50);
+  arena.allocate<std::byte>(int64_t{1} << 50);
   EXPECT_THAT(
       [&] { arena.commit(); },
       ThrowsMessage<Error>(AllOf(HasSubstr("'activations'"), HasSubstr("1125899906842624 bytes"))));
@@ -66,10 +66,10 @@ TEST(Arena, SaysNameAndSizeWhenThereIsNotEnoughMemory) {
 
 TEST(ArenaDeathTest, RefusesMoreThanWasCounted) {
   Arena arena("test");
-  arena.take<float>(16);
+  arena.allocate<float>(16);
   arena.commit();
-  arena.take<float>(16);
-  EXPECT_DEATH(arena.take<float>(1), "used_ <= capacity_");
+  arena.allocate<float>(16);
+  EXPECT_DEATH(arena.allocate<float>(1), "used_ <= capacity_");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 class ExactMemory final : public Memory {
  public:
-  std::byte* take(int64_t bytes, const std::string&) override {
+  std::byte* allocate(int64_t bytes, const std::string&) override {
     void* memory = nullptr;
     GNOMON_ASSERT(posix_memalign(&memory, kAlignment, static_cast<size_t>(bytes)) == 0);
     std::memset(memory, 0, static_cast<size_t>(bytes));
@@ -25,8 +25,8 @@ class ExactMemory final : public Memory {
     std::memcpy(to, from.data(), from.size());
   }
   // As the host's own does.
-  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    return host_memory().take_host_room(bytes, purpose);
+  std::byte* allocate_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().allocate_host_room(bytes, purpose);
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
     host_memory().give_back_host_room(room, bytes);

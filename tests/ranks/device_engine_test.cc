@@ -69,7 +69,7 @@ TEST_P(DeviceEngines, HaveTheSameBitsWhereTheWeightsAreSharedOut) {
 #endif
   for (int way : ways) {
     const auto whole = start(&ranks(), way), shared = start(&ranks(), way, Sharding::kWeights);
-    shared->take_snapshot_memory();
+    shared->allocate_snapshot_memory();
     EXPECT_EQ(shared->weights_hash(), whole->weights_hash());
     for (int step = 1; step <= 3; ++step) {
       const StepResult expected = whole->train_step(), found = shared->train_step();

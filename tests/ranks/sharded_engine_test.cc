@@ -120,7 +120,7 @@ TEST_P(ShardedEngines, WriteTheSameCheckpointsAndReadThem) {
 
 TEST_P(ShardedEngines, ComeBackToASnapshot) {
   const auto whole = start(Sharding::kOptimizer), sharded = start(Sharding::kWeights);
-  sharded->take_snapshot_memory();
+  sharded->allocate_snapshot_memory();
   train_hashes(*whole, 2);
   train_hashes(*sharded, 2);
   sharded->snapshot();

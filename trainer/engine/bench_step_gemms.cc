@@ -71,9 +71,9 @@ PlainGemms::PlainGemms(const std::vector<StepGemm>& gemms, int threads)
   Room& room = *room_;
   const Sizes most(gemms);
   for (bool committed : {false, true}) {
-    room.a = room.arena.take<bf16>(most.a);
-    room.b = room.arena.take<bf16>(most.b);
-    room.c = room.arena.take<std::byte>(most.c_bytes);
+    room.a = room.arena.allocate<bf16>(most.a);
+    room.b = room.arena.allocate<bf16>(most.b);
+    room.c = room.arena.allocate<std::byte>(most.c_bytes);
     if (!committed) room.arena.commit();
   }
   const auto fill = [](std::span<bf16> values, uint64_t key) {

@@ -137,7 +137,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
                                                 config.memory.moments, Shard{0, layout.elements()},
                                                 host_memory());
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
-    if (working().sharded()) take_gathered_weights();
+    if (working().sharded()) allocate_gathered_weights();
   }
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
   size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
@@ -250,7 +250,8 @@ Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
     return;
   }
   const int64_t number = ranks->engines++;
-  tell_followers(*ranks, EngineCall::kCreate, number, config.to_json(), role == EngineRole::kLive);
+  send_to_followers(*ranks, EngineCall::kCreate, number, config.to_json(),
+                    role == EngineRole::kLive);
   do_together(*ranks->collectives,
               [&] { impl_ = std::make_unique<Impl>(std::move(config), role, ranks, backends); });
   impl_->number = number;
@@ -267,7 +268,7 @@ Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
 }
 
 Engine::~Engine() {
-  if (impl_ != nullptr) impl_->tell(EngineCall::kDestroy);
+  if (impl_ != nullptr) impl_->send_call(EngineCall::kDestroy);
 }
 
 const EngineConfig& Engine::config() const { return impl_->config; }
@@ -278,7 +279,7 @@ int64_t Engine::heldout_tokens() const {
   return static_cast<int64_t>(impl_->heldout_tokens.size());
 }
 uint64_t Engine::weights_hash() const try {
-  if (impl_->working().sharded()) impl_->tell(EngineCall::kWeightsHash);
+  if (impl_->working().sharded()) impl_->send_call(EngineCall::kWeightsHash);
   return impl_->weights_hash();
 } catch (const std::exception& error) {
   impl_->fail_alone(error);
@@ -290,7 +291,7 @@ std::string Engine::lacks_fp8() const { return impl_->backend->lacks_fp8(); }
 
 void Engine::initialize() try {
   Impl& self = *impl_;
-  self.tell(EngineCall::kInitialize);
+  self.send_call(EngineCall::kInitialize);
   self.memory().settle();
   self.optimizer->state().clear_moments(*self.backend);
   // Gradients are no state: their memory serves for all masters, of which a rank keeps its part.
@@ -315,7 +316,7 @@ void Engine::initialize() try {
 void Engine::prepare() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  self.tell(EngineCall::kPrepare);
+  self.send_call(EngineCall::kPrepare);
   const BatchConfig& batch = self.config.batch;
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
   const int64_t rest = self.last_evaluated_tokens();
@@ -337,7 +338,7 @@ void Engine::check_plan(const PrecisionPlan& plan) const { impl_->check_plan(pla
 void Engine::set_plan(const PrecisionPlan& plan) {
   Impl& self = *impl_;
   ResolvedPlan resolved = self.check_plan(plan, "plan");
-  self.tell(EngineCall::kSetPlan, plan.to_toml());
+  self.send_call(EngineCall::kSetPlan, plan.to_toml());
   try {
     self.change_formats(resolved.formats);
   } catch (const std::exception& error) {
@@ -352,7 +353,7 @@ const EngineMode& Engine::mode() const { return impl_->mode; }
 
 void Engine::set_mode(const EngineMode& mode) {
   if (mode == impl_->mode) return;
-  impl_->tell(EngineCall::kSetMode, mode_argument(mode));
+  impl_->send_call(EngineCall::kSetMode, mode_argument(mode));
   impl_->mode = mode;
   impl_->faults.set_role(mode.role);
 }
@@ -360,7 +361,7 @@ void Engine::set_mode(const EngineMode& mode) {
 void Engine::perturb(int64_t seed, double scale) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
+  self.send_call(EngineCall::kPerturb, perturb_argument(seed, scale));
   self.memory().settle();
   const Shard& shard = self.optimizer->shard();
   edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
@@ -381,7 +382,7 @@ void Engine::perturb(int64_t seed, double scale) try {
 StepResult Engine::train_step(StatisticsCollector* collector, bool twice) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  self.tell(EngineCall::kTrainStep, {}, twice);
+  self.send_call(EngineCall::kTrainStep, {}, twice);
   Clock::time_point start = Clock::now();
   const BatchConfig& batch = self.config.batch;
   int64_t step = self.step + 1;

@@ -189,11 +189,11 @@ class Engine {
   // with the model's init_std, divided by √(2·layers) for o_proj and down_proj, which add to the
   // residual; norms 1, biases 0.
   void initialize();
-  // From a checkpoint directory, which is verified first. With `take_plan` the checkpoint's plan
+  // From a checkpoint directory, which is verified first. With `with_plan` the checkpoint's plan
   // becomes the engine's; otherwise the engine's stays. Throws CheckpointError, FormatError (a
   // tensor missing, extra or misshapen; weights that are not those of the state), ConfigError
   // (another model shape or other data); then the engine is as it was.
-  void load(const std::filesystem::path& checkpoint, bool take_plan = true);
+  void load(const std::filesystem::path& checkpoint, bool with_plan = true);
   // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
   // until the next step. Of several ranks only rank 0 gets content; its memory for it, all masters
   // and moments, and all weights where they are shared out, is taken with the engine, unless that
@@ -206,11 +206,11 @@ class Engine {
   CheckpointContent checkpoint_in_place() const;
   Memory& memory() const;
 
-  // For replays on the run's own engine, between two of its steps. take_snapshot_memory(), once,
-  // takes room for a copy of all that later steps depend on; snapshot() makes the copy, and
+  // For replays on the run's own engine, between two of its steps. allocate_snapshot_memory(),
+  // once, takes room for a copy of all that later steps depend on; snapshot() makes the copy, and
   // restore() brings it back bit for bit, whatever was loaded, changed and trained in between, as
   // often as it is called. Of several ranks each keeps its own part.
-  void take_snapshot_memory();
+  void allocate_snapshot_memory();
   void snapshot();
   void restore();
 

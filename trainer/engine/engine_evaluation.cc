@@ -10,7 +10,7 @@ namespace gnomon {
 double Engine::inspect(int64_t step, StatisticsCollector& collector) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  self.tell(EngineCall::kInspect);
+  self.send_call(EngineCall::kInspect);
   self.read_batch(step, 0);
   const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
   collector.begin(std::ssize(self.tokens), sites);
@@ -49,7 +49,7 @@ double Engine::evaluate(const PrecisionPlan& plan) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const std::vector<SitePrecision> planned = self.resolve(plan).sites;
-  self.tell(EngineCall::kEvaluate, plan.to_toml());
+  self.send_call(EngineCall::kEvaluate, plan.to_toml());
   try {
     PassPlan pass{.sites = &self.in_truth(planned, self.step),
                   .step = self.step,

@@ -163,13 +163,13 @@ std::vector<TensorView> Engine::Impl::stale_weights(const FaultView& of, int64_t
   return views;
 }
 
-void Engine::Impl::take_stale_weights(const SafetensorsFile& file, int64_t at) {
+void Engine::Impl::load_stale_weights(const SafetensorsFile& file, int64_t at) {
   model->forget_stale_weights();
   for (int site = 0; site < static_cast<int>(model->sites().size()); ++site) {
     const std::string& name = model->sites()[static_cast<size_t>(site)];
     if (!faults.stale(site, at)) continue;
     const TensorView* tensor = file.find("stale." + name + ".weight");
-    const std::span<std::byte> room = model->take_stale_weight(site);
+    const std::span<std::byte> room = model->allocate_stale_weight(site);
     if (tensor != nullptr) {
       GNOMON_ASSERT(static_cast<int64_t>(room.size()) == tensor->bytes());
       memory().write({static_cast<const std::byte*>(tensor->data), room.size()}, room.data());

@@ -93,7 +93,7 @@ void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision
         model->forward_backward(pass, tokens, targets, scale, micro > first);
     if (pass.observer != nullptr) collector->weight_gradients(model->gradients());
   }
-  model->tell_observed();
+  model->report_observed();
   flip_gradient(at);
   if (digest != nullptr) *digest = digest_gradients();
   sum_over_ranks();

@@ -98,7 +98,7 @@ struct Engine::Impl {
   // What optimizer.safetensors has of step `at` under these faults besides OptimizerState's; with
   // data where the model has them.
   std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
-  void take_stale_weights(const SafetensorsFile& file, int64_t at);
+  void load_stale_weights(const SafetensorsFile& file, int64_t at);
   void bring_to_host(CheckpointContent& content);
   WorkingWeights& working() const { return model->working(); }
   // Adds up the ranks' parts where they share the weights.
@@ -106,7 +106,7 @@ struct Engine::Impl {
   Memory& memory() const { return backend->memory(); }
   template <class E>
   void make_model(std::unique_ptr<BackendOf<E>> typed);
-  void tell(EngineCall call, std::string argument = {}, bool flag = false);
+  void send_call(EngineCall call, std::string argument = {}, bool flag = false);
   // Ends the job with the exception that is being handled, which this rank alone has; throws it
   // again where there are no other ranks.
   [[noreturn]] void fail_alone(const std::exception& error) const;
@@ -125,11 +125,11 @@ struct Engine::Impl {
   int64_t weight_bytes() const {  // of all
     return model->layout().elements() * (config.compute == Compute::kFp32 ? 4 : 2);
   }
-  void take_gathered_weights();
+  void allocate_gathered_weights();
   // All working weights, of rank 0; elsewhere none where they are shared out.
   WeightSpan weights_for_checkpoint();
   static std::function<void()> read_checkpoint(Impl& self, const std::filesystem::path& checkpoint,
-                                               bool take_plan);
+                                               bool with_plan);
 
   std::unique_ptr<Collectives> single;  // where there are no other ranks
   EngineRanks alone;

@@ -65,7 +65,7 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
       engine.checkpoint();
       return;
     case EngineCall::kSnapshotMemory:
-      return engine.take_snapshot_memory();
+      return engine.allocate_snapshot_memory();
     case EngineCall::kSnapshot:
       return engine.snapshot();
     case EngineCall::kRestore:
@@ -99,8 +99,8 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
 
 }  // namespace
 
-void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument,
-                    bool flag) {
+void send_to_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument,
+                       bool flag) {
   if (!ranks.many() || ranks.collectives->rank() != 0) return;
   std::string text = json::serialize(json::object{{"call", static_cast<int64_t>(call)},
                                                   {"engine", engine},
@@ -126,7 +126,7 @@ std::string cause_of(const std::exception& error) {
 }
 
 Fingerprint fingerprint_of_ranks(EngineRanks& ranks, const std::string& device, int threads) {
-  tell_followers(ranks, EngineCall::kFingerprint, threads, device);
+  send_to_followers(ranks, EngineCall::kFingerprint, threads, device);
   Fingerprint own;
   do_together(*ranks.collectives, [&] {
     const BackendMakers makers =
@@ -178,7 +178,7 @@ void follow_engines(EngineRanks& ranks) {
   }
 }
 
-void end_followers(EngineRanks& ranks) { tell_followers(ranks, EngineCall::kEnd, 0); }
+void end_followers(EngineRanks& ranks) { send_to_followers(ranks, EngineCall::kEnd, 0); }
 
 int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead,
                    std::optional<BackendMakers> backends) {

@@ -46,8 +46,8 @@ enum class EngineCall {
 
 // Tells the other ranks to make this call of engine number `engine`. On rank 0 of several; nothing
 // elsewhere.
-void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument = {},
-                    bool flag = false);
+void send_to_followers(EngineRanks& ranks, EngineCall call, int64_t engine,
+                       std::string argument = {}, bool flag = false);
 
 // The arguments of kSetMode and kPerturb.
 std::string mode_argument(const EngineMode& mode);

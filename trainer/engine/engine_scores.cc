@@ -110,7 +110,7 @@ struct Engine::Impl::Analysis {
         moments(engine.memory(), engine.optimizer->moments()) {
     for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
       const std::span<std::byte> stale = self.model->stale_weight(site, at);
-      if (!stale.empty()) scorer.take_stale_weight(site, stale);
+      if (!stale.empty()) scorer.set_stale_weight(site, stale);
     }
     const OptimizerConfig& optimizer = self.config.optimizer;
     const double t = static_cast<double>(self.optimizer->state().updates() + 1);

@@ -20,16 +20,16 @@ void bring_back(Memory& memory, std::span<const std::byte> on_host, std::span<st
 EngineSnapshot::EngineSnapshot(int64_t state_bytes, int64_t weight_bytes, int site_count)
     : scaling(site_count) {
   for (bool committed : {false, true}) {
-    masters_and_moments = arena.take<std::byte>(state_bytes);
-    weights = arena.take<std::byte>(weight_bytes);
+    masters_and_moments = arena.allocate<std::byte>(state_bytes);
+    weights = arena.allocate<std::byte>(weight_bytes);
     if (!committed) arena.commit();
   }
 }
 
-void Engine::take_snapshot_memory() {
+void Engine::allocate_snapshot_memory() {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.kept_state == nullptr);
-  self.tell(EngineCall::kSnapshotMemory);
+  self.send_call(EngineCall::kSnapshotMemory);
   do_together(self.collectives, [&] {
     self.kept_state = std::make_unique<EngineSnapshot>(
         std::ssize(self.optimizer->state().content()), std::ssize(self.working().kept()),
@@ -42,7 +42,7 @@ void Engine::take_snapshot_memory() {
 void Engine::snapshot() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready && self.kept_state != nullptr);
-  self.tell(EngineCall::kSnapshot);
+  self.send_call(EngineCall::kSnapshot);
   EngineSnapshot& kept = *self.kept_state;
   keep(self.memory(), self.optimizer->state().content(), kept.masters_and_moments);
   keep(self.memory(), self.working().kept(), kept.weights);
@@ -63,7 +63,7 @@ void Engine::snapshot() try {
 void Engine::restore() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.has_kept);
-  self.tell(EngineCall::kRestore);
+  self.send_call(EngineCall::kRestore);
   self.memory().settle();
   const EngineSnapshot& kept = *self.kept_state;
   bring_back(self.memory(), kept.masters_and_moments, self.optimizer->state().content());

@@ -117,7 +117,7 @@ void check_tensors(const SafetensorsFile& file, const std::string& path,
   }
 }
 
-void take_tensors(const SafetensorsFile& file, const std::vector<TensorView>& homes) {
+void load_tensors(const SafetensorsFile& file, const std::vector<TensorView>& homes) {
   for (const TensorView& home : homes) {
     std::memcpy(const_cast<void*>(home.data), file.find(home.name)->data,
                 static_cast<size_t>(home.bytes()));
@@ -235,7 +235,7 @@ CheckpointContent Engine::checkpoint_in_place() const try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const ParameterLayout& layout = self.model->layout();
-  self.tell(EngineCall::kCheckpoint);
+  self.send_call(EngineCall::kCheckpoint);
   CheckpointContent content;
   const uint64_t hash = self.weights_hash();
   const WeightSpan weights = self.weights_for_checkpoint();
@@ -257,13 +257,13 @@ CheckpointContent Engine::checkpoint_in_place() const try {
   impl_->fail_alone(error);
 }
 
-void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
+void Engine::load(const std::filesystem::path& checkpoint, bool with_plan) {
   Impl& self = *impl_;
-  self.tell(EngineCall::kLoad, checkpoint.string(), take_plan);
+  self.send_call(EngineCall::kLoad, checkpoint.string(), with_plan);
   // Every rank reads; the state changes only when all could.
   std::function<void()> apply;
   do_together(self.collectives,
-              [&] { apply = Impl::read_checkpoint(self, checkpoint, take_plan); });
+              [&] { apply = Impl::read_checkpoint(self, checkpoint, with_plan); });
   try {
     apply();
   } catch (const std::exception& error) {
@@ -274,7 +274,7 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
 // Reads and checks everything; what is returned then changes the state and does not fail.
 std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
                                                     const std::filesystem::path& checkpoint,
-                                                    bool take_plan) {
+                                                    bool with_plan) {
   verify_checkpoint(checkpoint);
   std::string state_file = checkpoint / "trainer_state.json";
   std::string model_file = checkpoint / "model.safetensors";
@@ -327,25 +327,25 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
       OptimizerState::names(self.config.optimizer.name, layout, resolved.formats.moments);
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
-  take_tensors(model, weights);
+  load_tensors(model, weights);
   const std::string hash = hex64(hash_of(state, staging->room()));
   if (hash != state.text("weights_hash")) {
     throw FormatError(model_file, 0, "weights with hash " + hash,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, optimizer, take_plan, step, updates, wanted = std::move(plan),
+  return [&self, staging, optimizer, with_plan, step, updates, wanted = std::move(plan),
           stored = std::move(resolved), histories = std::move(scaling)]() mutable {
     const MomentFormats moments = stored.formats.moments;
-    const RunFormats next = take_plan ? stored.formats : self.formats;
+    const RunFormats next = with_plan ? stored.formats : self.formats;
     self.memory().settle();
-    self.working().take(staging->room());
+    self.working().load(staging->room());
     self.optimizer->state().set_formats(moments);
-    self.optimizer->state().take(*optimizer, self.model->layout());
+    self.optimizer->state().load(*optimizer, self.model->layout());
     self.optimizer->state().set_updates(updates);
-    self.take_stale_weights(*optimizer, step);
+    self.load_stale_weights(*optimizer, step);
     self.scaling = std::move(histories);
-    if (take_plan) {
+    if (with_plan) {
       self.plan = std::move(wanted);
       self.sites = std::move(stored.sites);
     }

@@ -35,8 +35,8 @@ void Engine::Impl::fail_alone(const std::exception& error) const {
   throw;
 }
 
-void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
-  tell_followers(*ranks, call, number, std::move(argument), flag);
+void Engine::Impl::send_call(EngineCall call, std::string argument, bool flag) {
+  send_to_followers(*ranks, call, number, std::move(argument), flag);
 }
 
 // Waits for the other ranks, which all have an engine now.
@@ -96,9 +96,9 @@ void Engine::Impl::check_weights(uint64_t hash) {
   }
 }
 
-void Engine::Impl::take_gathered_weights() {
+void Engine::Impl::allocate_gathered_weights() {
   gathered_weights = std::make_unique<Arena>("gathered weights");
-  gathered_weights->take<std::byte>(weight_bytes());
+  gathered_weights->allocate<std::byte>(weight_bytes());
   gathered_weights->commit();
   arenas.push_back({gathered_weights->name(), gathered_weights->bytes()});
 }

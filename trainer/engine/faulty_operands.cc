@@ -59,7 +59,7 @@ void FaultyOperands<E>::begin_step(int64_t step, std::span<GemmOperand<E>> weigh
     if (!faults_.refreshes(site, step) && stale_.contains(site)) continue;
     const std::span<const E> now = weights[static_cast<size_t>(site)].data;
     memory_.copy(std::as_bytes(now),
-                 std::as_writable_bytes(take_stale_weight(site, std::ssize(now))).data());
+                 std::as_writable_bytes(allocate_stale_weight(site, std::ssize(now))).data());
   }
 }
 
@@ -71,7 +71,7 @@ std::span<E> FaultyOperands<E>::stale_weight(int site, int64_t step) {
 }
 
 template <class E>
-std::span<E> FaultyOperands<E>::take_stale_weight(int site, int64_t elements) {
+std::span<E> FaultyOperands<E>::allocate_stale_weight(int site, int64_t elements) {
   Tensor& kept = stale_.try_emplace(site, memory_).first->second;
   kept.data = kept.content.at_least(elements);
   kept.own.of(kept.data);
@@ -91,7 +91,8 @@ template <class E>
 void FaultyOperands<E>::restore_stale_weights() {
   forget_stale_weights();
   for (const auto& [site, kept] : kept_stale_) {
-    write_from_host(memory_, std::span<const E>(kept), take_stale_weight(site, std::ssize(kept)));
+    write_from_host(memory_, std::span<const E>(kept),
+                    allocate_stale_weight(site, std::ssize(kept)));
   }
 }
 

@@ -36,7 +36,7 @@ class FaultyOperands {
   // The kept weight of a site whose copy is stale in `step`; empty where there is none.
   std::span<E> stale_weight(int site, int64_t step);
   // Room for one that a checkpoint has.
-  std::span<E> take_stale_weight(int site, int64_t elements);
+  std::span<E> allocate_stale_weight(int site, int64_t elements);
   void forget_stale_weights() { stale_.clear(); }
   void keep_stale_weights();
   void restore_stale_weights();

@@ -37,10 +37,10 @@ class NormHeads final : public HeadStep<E> {
                Part{table.vector("self_attn.k_norm.weight"), config.kv_heads, {}}},
         head_dim_(config.head_dim()) {}
 
-  void take(Arena& arena, int64_t n) override {
+  void allocate(Arena& arena, int64_t n) override {
     for (Part& part : parts_) {
       const int64_t heads = n * part.heads;
-      part.kept.push_back({arena.take<E>(heads * head_dim_), arena.take<float>(heads)});
+      part.kept.push_back({arena.allocate<E>(heads * head_dim_), arena.allocate<float>(heads)});
     }
   }
   void forward(const HeadPass<E>& pass) override {

@@ -29,7 +29,7 @@ struct HeadPass {
   const ParameterLayout& layout;
   std::span<float> gradients;  // of all parameters
   int layer;
-  size_t memory;   // which one of those that HeadStep::take() made
+  size_t memory;   // which one of those that HeadStep::allocate() made
   int64_t n;       // tokens
   int64_t tokens;  // of a sequence
   std::array<StridedRows<E>, 3> rows;
@@ -52,7 +52,7 @@ class HeadStep {
  public:
   virtual ~HeadStep() = default;
   // Takes what one layer, or layers that share it, keeps of `n` tokens between the passes.
-  virtual void take(Arena& /*arena*/, int64_t /*n*/) {}
+  virtual void allocate(Arena& /*arena*/, int64_t /*n*/) {}
   // In place. In the forward pass k's rows follow q's, and v's follow k's, in rows of all three.
   virtual void forward(const HeadPass<E>& pass) = 0;
   // Turns gradients of what forward() made into those of what it was given, in place, and adds

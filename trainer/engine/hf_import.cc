@@ -36,7 +36,7 @@ void convert(const void* from, std::span<float> to, Convert value_of) {
   }
 }
 
-void take(const TensorView& tensor, std::span<float> to) {
+void read_tensor(const TensorView& tensor, std::span<float> to) {
   if (tensor.dtype == "F32") {
     std::memcpy(to.data(), tensor.data, to.size_bytes());
   } else if (tensor.dtype == "BF16") {
@@ -114,7 +114,7 @@ void HfCheckpoint::read(std::span<float> values) const {
     const SafetensorsDirectory::Tensor& tensor = *weights_.find(parameter.name);
     std::span<float> home =
         values.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
-    take(*tensor.view, home);
+    read_tensor(*tensor.view, home);
     for (size_t i = 0; i < home.size(); ++i) {
       if (!std::isfinite(home[i]))
         throw FormatError(tensor.file, 0,

@@ -117,7 +117,7 @@ float* LinearLayers<E>::observed(int site, TensorRole role) {
 }
 
 template <class E>
-void LinearLayers<E>::tell_observed() {
+void LinearLayers<E>::report_observed() {
   // Recorded work that is repeated does not come by here: it may have observed whenever any did.
   if (!any_observed_) return;
   const HostView<float> slots(backend_.memory(), observed_.all());

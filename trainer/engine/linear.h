@@ -82,7 +82,7 @@ class LinearLayers {
 
   // Tells the scaling state what amaxes the passes since the last call met that were to be
   // recorded.
-  void tell_observed();
+  void report_observed();
 
   FaultyOperands<E>& faulty_operands() { return faulty_; }
 

@@ -119,12 +119,12 @@ void BasicModel<E>::run_head(Use use) {
   weights_->enter_head();
   const SiteGroup head = head_group();
   const bool in_parts = n_ > head_rows_;
-  const auto tell = [&](int64_t first, int64_t count) {
+  const auto report = [&](int64_t first, int64_t count) {
     if (in_parts && pass_.observer != nullptr) pass_.observer->begin_rows(first, count);
   };
   for (int64_t first = 0; first < n_; first += head_rows_) {
     const int64_t count = std::min(head_rows_, n_ - first);
-    tell(first, count);
+    report(first, count);
     if (in_parts) {
       final_input_.renew(final_normed_.subspan(static_cast<size_t>(first * width_),
                                                static_cast<size_t>(count * width_)));
@@ -132,7 +132,7 @@ void BasicModel<E>::run_head(Use use) {
     linears_.fprop(head, final_input_, weights_of(head), count, logits_.data());
     use(first, count);
   }
-  tell(0, n_);
+  report(0, n_);
 }
 
 template <class E>

@@ -88,7 +88,7 @@ class DecoderModel {
   virtual void accompany(bool trains) = 0;
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
   // call.
-  virtual void tell_observed() = 0;
+  virtual void report_observed() = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
@@ -99,7 +99,7 @@ class DecoderModel {
   // be computed without; empty where there is none.
   virtual std::span<std::byte> stale_weight(int site, int64_t step) = 0;
   // Room for the one that a checkpoint has.
-  virtual std::span<std::byte> take_stale_weight(int site) = 0;
+  virtual std::span<std::byte> allocate_stale_weight(int site) = 0;
   virtual void forget_stale_weights() = 0;
   // Keeps a copy of all stale weights, and brings it back.
   virtual void keep_stale_weights() = 0;
@@ -149,7 +149,7 @@ class BasicModel final : public DecoderModel {
   void prepare_forward(const PassPlan& pass, int64_t tokens) override;
   void expect_evaluations(int64_t last_tokens) override;
   void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
-  void tell_observed() override { linears_.tell_observed(); }
+  void report_observed() override { linears_.report_observed(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
     linears_.faulty_operands().begin_step(step, weights_->all_operands());
@@ -157,9 +157,9 @@ class BasicModel final : public DecoderModel {
   std::span<std::byte> stale_weight(int site, int64_t step) override {
     return std::as_writable_bytes(linears_.faulty_operands().stale_weight(site, step));
   }
-  std::span<std::byte> take_stale_weight(int site) override {
+  std::span<std::byte> allocate_stale_weight(int site) override {
     const int64_t size = layout_.weight_of(sites_[static_cast<size_t>(site)]).size;
-    return std::as_writable_bytes(linears_.faulty_operands().take_stale_weight(site, size));
+    return std::as_writable_bytes(linears_.faulty_operands().allocate_stale_weight(site, size));
   }
   void forget_stale_weights() override { linears_.faulty_operands().forget_stale_weights(); }
   void keep_stale_weights() override { linears_.faulty_operands().keep_stale_weights(); }
@@ -173,12 +173,12 @@ class BasicModel final : public DecoderModel {
              ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice,
              WeightRanks ranks, bool commits);
 
-  void take_memory();
+  void allocate_memory();
   std::vector<ExpectedProduct> products_of_run(int64_t last_tokens) const;
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
-  void take_activations();
-  void take_layer(LayerActivations<E>& layer);
-  void take_workspace();
+  void allocate_activations();
+  void allocate_layer(LayerActivations<E>& layer);
+  void allocate_workspace();
 
   AttentionShape attention_shape() const;
   int64_t qkv_width() const { return attention_width_ + 2 * kv_width_; }

@@ -26,13 +26,13 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
       attention_norm_(layout_.table().vector("input_layernorm.weight")),
       mlp_norm_(layout_.table().vector("post_attention_layernorm.weight")),
       ranks_(ranks) {
-  take_memory();
+  allocate_memory();
   if (!commits) return;
   for (Arena* arena :
        {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_}) {
     arena->commit();
   }
-  take_memory();
+  allocate_memory();
   weights_changed();
   backend_.expect_products(products_of_run(0));
 }
@@ -80,18 +80,18 @@ std::vector<ArenaSize> BasicModel<E>::measure(const ModelConfig& config, int64_t
 }
 
 template <class E>
-void BasicModel<E>::take_memory() {
+void BasicModel<E>::allocate_memory() {
   n_ = sequences_ * tokens_;
-  gradients_ = gradients_arena_.take<float>(layout_.elements());
+  gradients_ = gradients_arena_.allocate<float>(layout_.elements());
   weights_ = make_working_weights(layout_, ranks_, backend_, weights_arena_, gradients_);
-  take_activations();
-  take_workspace();
+  allocate_activations();
+  allocate_workspace();
 }
 
 template <class E>
 void BasicModel<E>::give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements) {
-  operand.room = {take_copy_room(arena, elements), 0, elements};
-  take_scalars(arena, memory_, operand);
+  operand.room = {allocate_copy_room(arena, elements), 0, elements};
+  allocate_scalars(arena, memory_, operand);
 }
 
 template <class E>
@@ -123,69 +123,71 @@ SiteGroup BasicModel<E>::group(int layer, SiteGroupName name) const {
 }
 
 template <class E>
-void BasicModel<E>::take_activations() {
+void BasicModel<E>::allocate_activations() {
   Arena& arena = activations_arena_;
   const auto all = static_cast<size_t>(config_.layers);
   block_inputs_.resize(all);
-  for (std::span<E>& input : block_inputs_) input = arena.take<E>(n_ * width_);
+  for (std::span<E>& input : block_inputs_) input = arena.allocate<E>(n_ * width_);
   head_steps_ = make_head_steps<E>(config_, layout_.table());
   layers_.clear();
   layers_.resize(choice_.recompute == Recompute::kBlock ? 1 : all);
-  for (LayerActivations<E>& layer : layers_) take_layer(layer);
+  for (LayerActivations<E>& layer : layers_) allocate_layer(layer);
   hidden_.clear();
   hidden_.resize(choice_.recompute == Recompute::kNone ? all : 1);
   for (LayerHidden<E>& layer : hidden_) {
-    layer.hidden = arena.take<E>(n_ * ffn_);
+    layer.hidden = arena.allocate<E>(n_ * ffn_);
     give_room(arena, layer.down_input, n_ * ffn_);
   }
-  final_residual_ = arena.take<E>(n_ * width_);
-  final_rstd_ = arena.take<float>(n_);
-  final_normed_ = arena.take<E>(n_ * width_);
+  final_residual_ = arena.allocate<E>(n_ * width_);
+  final_rstd_ = arena.allocate<float>(n_);
+  final_normed_ = arena.allocate<E>(n_ * width_);
   give_room(arena, final_input_, head_rows_ * width_);
-  logits_ = arena.take<E>(head_rows_ * config_.vocabulary);
-  losses_ = arena.take<float>(n_);
+  logits_ = arena.allocate<E>(head_rows_ * config_.vocabulary);
+  losses_ = arena.allocate<float>(n_);
 }
 
 template <class E>
-void BasicModel<E>::take_layer(LayerActivations<E>& layer) {
+void BasicModel<E>::allocate_layer(LayerActivations<E>& layer) {
   Arena& arena = activations_arena_;
-  layer.attention_rstd = arena.take<float>(n_);
-  layer.attention_normed = arena.take<E>(n_ * width_);
+  layer.attention_rstd = arena.allocate<float>(n_);
+  layer.attention_normed = arena.allocate<E>(n_ * width_);
   give_room(arena, layer.attention_input, n_ * width_);
-  layer.qkv = arena.take<E>(n_ * qkv_width());
-  for (const auto& step : head_steps_) step->take(arena, n_);
-  layer.attention_saved = arena.take<std::byte>(backend_.attention_saved_bytes(attention_shape()));
-  layer.attention_output = arena.take<E>(n_ * attention_width_);
+  layer.qkv = arena.allocate<E>(n_ * qkv_width());
+  for (const auto& step : head_steps_) step->allocate(arena, n_);
+  layer.attention_saved =
+      arena.allocate<std::byte>(backend_.attention_saved_bytes(attention_shape()));
+  layer.attention_output = arena.allocate<E>(n_ * attention_width_);
   give_room(arena, layer.o_input, n_ * attention_width_);
-  layer.mlp_residual = arena.take<E>(n_ * width_);
-  layer.mlp_rstd = arena.take<float>(n_);
-  layer.mlp_normed = arena.take<E>(n_ * width_);
+  layer.mlp_residual = arena.allocate<E>(n_ * width_);
+  layer.mlp_rstd = arena.allocate<float>(n_);
+  layer.mlp_normed = arena.allocate<E>(n_ * width_);
   give_room(arena, layer.mlp_input, n_ * width_);
-  layer.gate_up = arena.take<E>(n_ * 2 * ffn_);
+  layer.gate_up = arena.allocate<E>(n_ * 2 * ffn_);
 }
 
 template <class E>
-void BasicModel<E>::take_workspace() {
+void BasicModel<E>::allocate_workspace() {
   Arena& arena = workspace_arena_;
   const int64_t most =
       std::max(head_rows_ * config_.vocabulary, n_ * std::max({ffn_, width_, attention_width_}));
-  std::byte* room = take_copy_room(arena, most);
+  std::byte* room = allocate_copy_room(arena, most);
   for (GemmOperand<E>& dy : dy_) {
     dy.room = {room, 0, most};
-    take_scalars(arena, memory_, dy);
+    allocate_scalars(arena, memory_, dy);
   }
-  tokens_of_pass_ = arena.take<int32_t>(n_);
-  targets_of_pass_ = arena.take<int32_t>(n_);
-  embedded_ = arena.take<E>(n_ * width_);
-  update_ = arena.take<E>(n_ * width_);
-  d_residual_ = arena.take<E>(n_ * width_);
-  d_input_ = arena.take<E>(n_ * width_);
-  d_shared_ = arena.take<float>(n_ * width_);
-  d_attention_ = arena.take<E>(n_ * attention_width_);
-  d_qkv_ = arena.take<E>(n_ * qkv_width());
-  d_hidden_ = arena.take<E>(n_ * ffn_);
-  d_gate_up_ = arena.take<E>(n_ * 2 * ffn_);
-  attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
+  tokens_of_pass_ = arena.allocate<int32_t>(n_);
+  targets_of_pass_ = arena.allocate<int32_t>(n_);
+  embedded_ = arena.allocate<E>(n_ * width_);
+  update_ = arena.allocate<E>(n_ * width_);
+  d_residual_ = arena.allocate<E>(n_ * width_);
+  d_input_ = arena.allocate<E>(n_ * width_);
+  d_shared_ = arena.allocate<float>(n_ * width_);
+  d_attention_ = arena.allocate<E>(n_ * attention_width_);
+  d_qkv_ = arena.allocate<E>(n_ * qkv_width());
+  d_hidden_ = arena.allocate<E>(n_ * ffn_);
+  d_gate_up_ = arena.allocate<E>(n_ * 2 * ffn_);
+  attention_scratch_ =
+      arena.allocate<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
 }
 
 #define GNOMON_FOR(E)                                                                         \

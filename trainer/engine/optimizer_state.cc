@@ -84,10 +84,10 @@ OptimizerState::OptimizerState(std::string arena, OptimizerKind optimizer, Momen
       optimizer_(optimizer),
       room_(room) {
   GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
-  take_all();
+  allocate_all();
   if (!commits) return;
   arena_.commit();
-  take_all();
+  allocate_all();
   MomentFormats formats{.first = room};
   if (optimizer_row(optimizer).has(Moment::kSecond)) formats.second = room;
   set_formats(formats);
@@ -100,14 +100,14 @@ ArenaSize OptimizerState::measure(std::string arena, OptimizerKind optimizer, Mo
   return {counted.arena_.name(), counted.arena_.bytes()};
 }
 
-void OptimizerState::take_all() {
-  masters_ = arena_.take<float>(shard_.size());
+void OptimizerState::allocate_all() {
+  masters_ = arena_.allocate<float>(shard_.size());
   int64_t bytes = 0;
   for (const MomentFormat format : kMomentFormats) {
     if (format >= room_) bytes = std::max(bytes, moment_bytes_needed(format, shard_.size()));
   }
   for_moments(optimizer_, [&](Moment /*moment*/, size_t place) {
-    moment_rooms_[place] = arena_.take<std::byte>(bytes);
+    moment_rooms_[place] = arena_.allocate<std::byte>(bytes);
   });
 }
 
@@ -164,7 +164,7 @@ std::vector<TensorView> OptimizerState::names(OptimizerKind optimizer,
       columns_of(optimizer, {}, {empty_moments(formats.first), empty_moments(formats.second)}));
 }
 
-void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& layout) {
+void OptimizerState::load(const SafetensorsFile& file, const ParameterLayout& layout) {
   for (const Column& column : columns_of(optimizer_, masters_, moments_)) {
     auto copy = [&](const std::string& name, int64_t offset, int64_t size) {
       const int64_t begin = std::max(offset, shard_.begin);

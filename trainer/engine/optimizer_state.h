@@ -83,13 +83,13 @@ class OptimizerState {
   static std::vector<TensorView> names(OptimizerKind optimizer, const ParameterLayout& layout,
                                        const MomentFormats& formats);
   // Copies the shard's part from a file that has those tensors.
-  void take(const SafetensorsFile& file, const ParameterLayout& layout);
+  void load(const SafetensorsFile& file, const ParameterLayout& layout);
   // Brings the shards of all ranks together in `all`, which rank 0 has and the others do not. Shard
   // r is part r of `parts`. All ranks call it.
   void gather(Collectives& ranks, const Partition& parts, OptimizerState* all);
 
  private:
-  void take_all();
+  void allocate_all();
 
   Memory& memory_;
   Shard shard_;

@@ -39,7 +39,7 @@ ShardedWeights<E>::ShardedWeights(const ParameterLayout& layout, WeightRanks ran
       rank_(ranks.rank),
       backend_(backend),
       memory_(backend.memory()) {
-  kept_ = arena.take<E>(shares_.kept(rank_));
+  kept_ = arena.allocate<E>(shares_.kept(rank_));
   for (int64_t piece = 0; piece < shares_.pieces(); ++piece) {
     const WireRange kept = shares_.range(piece, rank_);
     const bool is_rest = piece + 1 == shares_.pieces();
@@ -55,16 +55,16 @@ ShardedWeights<E>::ShardedWeights(const ParameterLayout& layout, WeightRanks ran
   const int64_t owned_bytes = owned.size(rank_) * static_cast<int64_t>(sizeof(E));
   const WireRange beside = gradients_beside(owned, rank_, owned_bytes);
   if (beside.size() == 0) {
-    updated_ = arena.take<E>(owned.size(rank_));
+    updated_ = arena.allocate<E>(owned.size(rank_));
   } else if (gradients.data() != nullptr) {
     updated_ = {reinterpret_cast<E*>(gradients.data() + beside.begin),
                 static_cast<size_t>(owned.size(rank_))};
   }
-  take_slots(arena);
+  allocate_slots(arena);
 }
 
 template <class E>
-void ShardedWeights<E>::take_slots(Arena& arena) {
+void ShardedWeights<E>::allocate_slots(Arena& arena) {
   const auto room_of = [&](int unit) { return units_[unit].gathered.size(); };
   int64_t layer_room = 0;
   for (int layer = 0; layer < static_cast<int>(layout_.layers().size()); ++layer) {
@@ -73,15 +73,15 @@ void ShardedWeights<E>::take_slots(Arena& arena) {
   for (int at = 0; at < kWeightSlots; ++at) {
     Slot& slot = slots_[static_cast<size_t>(at)];
     if (at == kEndsSlot) {
-      slot.room = arena.take<E>(std::max(room_of(units_.embedding()), room_of(units_.head())));
+      slot.room = arena.allocate<E>(std::max(room_of(units_.embedding()), room_of(units_.head())));
       slot.operands.resize(1);
       const int head = layout_.head();
-      take_operands(arena, memory_, layout_, std::span(&head, 1), std::span(slot.operands));
+      allocate_operands(arena, memory_, layout_, std::span(&head, 1), std::span(slot.operands));
     } else {
-      slot.room = arena.take<E>(layer_room);
+      slot.room = arena.allocate<E>(layer_room);
       slot.operands.resize(layout_.table().sites.size());
-      take_layer_operands(arena, memory_, layout_, layout_.layers().front(),
-                          std::span(slot.operands));
+      allocate_layer_operands(arena, memory_, layout_, layout_.layers().front(),
+                              std::span(slot.operands));
     }
   }
 }
@@ -100,7 +100,7 @@ void ShardedWeights<E>::changed() {
 }
 
 template <class E>
-void ShardedWeights<E>::take(std::span<const std::byte> all_on_host) {
+void ShardedWeights<E>::load(std::span<const std::byte> all_on_host) {
   const auto size = static_cast<int64_t>(sizeof(E));
   for (const Piece& piece : pieces_) {
     if (piece.place.empty()) continue;

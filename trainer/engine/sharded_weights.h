@@ -27,7 +27,7 @@ class ShardedWeights final : public WorkingWeightsOf<E> {
   std::span<std::byte> kept() override { return std::as_writable_bytes(kept_); }
   void changed() override;
   void forget_copies() override {}  // none of these passes is recorded
-  void take(std::span<const std::byte> all_on_host) override;
+  void load(std::span<const std::byte> all_on_host) override;
   void set(std::span<const float> values, int64_t offset) override;
   WeightSpan updated(const Shard& owned) override;
   void share(Wires& wires, WireFormat format) override;
@@ -60,7 +60,7 @@ class ShardedWeights final : public WorkingWeightsOf<E> {
     std::span<E> place;
   };
 
-  void take_slots(Arena& arena);
+  void allocate_slots(Arena& arena);
   void enter(int unit);
   void start(const GatherPlan::Gather& gather);
   void finish(const GatherPlan::Gather& gather);

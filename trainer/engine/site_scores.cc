@@ -28,9 +28,9 @@ SiteScorer::SiteScorer(Backend& backend, const FaultView& faults, ScalingState& 
   GNOMON_ASSERT(!fp8.record && fp8.observer == nullptr);
 }
 
-void SiteScorer::take_stale_weight(int site, std::span<const std::byte> content) {
+void SiteScorer::set_stale_weight(int site, std::span<const std::byte> content) {
   const auto elements = std::ssize(content) / static_cast<int64_t>(sizeof(bf16));
-  std::span<bf16> kept = linears_.faulty_operands().take_stale_weight(site, elements);
+  std::span<bf16> kept = linears_.faulty_operands().allocate_stale_weight(site, elements);
   memory_.copy(content, std::as_writable_bytes(kept).data());
 }
 

@@ -39,7 +39,7 @@ class SiteScorer final : public TensorObserver {
   SiteScorer(Backend& backend, const FaultView& faults, ScalingState& scaling, const PassPlan& fp8);
 
   // An old copy of a weight that the model keeps because of a fault.
-  void take_stale_weight(int site, std::span<const std::byte> content);
+  void set_stale_weight(int site, std::span<const std::byte> content);
 
   // What the next passes of the model, which must be in BF16, are looked at for. At first nothing.
   // Forward and backward on held-out text: φ and SQNR. The gradient is that of the mean over

@@ -12,17 +12,17 @@ template <class E>
 class WholeWeights final : public WorkingWeightsOf<E> {
  public:
   WholeWeights(const ParameterLayout& layout, BackendOf<E>& backend, Arena& arena)
-      : layout_(layout), backend_(backend), weights_(arena.take<E>(layout.elements())) {
+      : layout_(layout), backend_(backend), weights_(arena.allocate<E>(layout.elements())) {
     const size_t layers = layout.layers().size();
     const auto sites = static_cast<size_t>(layout.table().count());
     operands_.resize(layers * sites + 1);
     for (size_t layer = 0; layer < layers; ++layer) {
-      take_layer_operands(arena, backend.memory(), layout, layout.layers()[layer],
-                          std::span(operands_).subspan(layer * sites, sites));
+      allocate_layer_operands(arena, backend.memory(), layout, layout.layers()[layer],
+                              std::span(operands_).subspan(layer * sites, sites));
     }
     const int head = layout.head();
-    take_operands(arena, backend.memory(), layout, std::span(&head, 1),
-                  std::span(operands_).last(1));
+    allocate_operands(arena, backend.memory(), layout, std::span(&head, 1),
+                      std::span(operands_).last(1));
   }
 
   WeightSpan all() override { return weights_; }
@@ -35,7 +35,7 @@ class WholeWeights final : public WorkingWeightsOf<E> {
     }
     operands_.back().renew(weight(layout_.head()));
   }
-  void take(std::span<const std::byte> all_on_host) override {
+  void load(std::span<const std::byte> all_on_host) override {
     backend_.memory().write(all_on_host, kept().data());
     changed();
   }

@@ -43,7 +43,7 @@ class WorkingWeights {
   // Copies that products read are made anew when they are next needed. Recorded passes ask for it.
   virtual void forget_copies() = 0;
   // Becomes those of these, of all weights, in the host's memory, that are kept here.
-  virtual void take(std::span<const std::byte> all_on_host) = 0;
+  virtual void load(std::span<const std::byte> all_on_host) = 0;
   // The same of FP32 values of the host, rounded; they are those of the elements from `offset` on.
   virtual void set(std::span<const float> values, int64_t offset) = 0;
   // Where the new values of the elements that this rank owns the masters of, `owned`, are to be
@@ -110,38 +110,38 @@ std::unique_ptr<WorkingWeightsOf<E>> make_working_weights(const ParameterLayout&
 
 // ---- rooms for copies, of the model's activations too ----
 template <class E>
-void take_scalars(Arena& arena, Memory& memory, GemmOperand<E>& operand) {
-  operand.scalars = arena.take<float>(kOperandScalars).data();
+void allocate_scalars(Arena& arena, Memory& memory, GemmOperand<E>& operand) {
+  operand.scalars = arena.allocate<float>(kOperandScalars).data();
   operand.tile_scales = Buffer<float>(memory);
 }
 
-inline std::byte* take_copy_room(Arena& arena, int64_t elements) {
-  return arena.take<std::byte>(elements * OperandRoom::kBytesPerElement).data();
+inline std::byte* allocate_copy_room(Arena& arena, int64_t elements) {
+  return arena.allocate<std::byte>(elements * OperandRoom::kBytesPerElement).data();
 }
 
 // Makes room for parameters that are read side by side.
 template <class E>
-void take_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
-                   std::span<const int> parameters, std::span<GemmOperand<E>> operands) {
+void allocate_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
+                       std::span<const int> parameters, std::span<GemmOperand<E>> operands) {
   int64_t elements = 0;
   for (int parameter : parameters) elements += layout[parameter].size;
-  OperandRoom room{take_copy_room(arena, elements), 0, elements};
+  OperandRoom room{allocate_copy_room(arena, elements), 0, elements};
   for (size_t i = 0; i < parameters.size(); ++i) {
     operands[i].room = room;
-    take_scalars(arena, memory, operands[i]);
+    allocate_scalars(arena, memory, operands[i]);
     room.before += layout[parameters[i]].size;
   }
 }
 
 // Makes room for a layer's matrices, in the order of its sites.
 template <class E>
-void take_layer_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
-                         const LayerParameters& layer, std::span<GemmOperand<E>> operands) {
+void allocate_layer_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
+                             const LayerParameters& layer, std::span<GemmOperand<E>> operands) {
   const std::vector<Site>& sites = layout.table().sites;
   for (size_t first = 0, end = 0; first < sites.size(); first = end) {
     while (end < sites.size() && sites[end].group == sites[first].group) ++end;
-    take_operands(arena, memory, layout, std::span(layer.matrices).subspan(first, end - first),
-                  operands.subspan(first, end - first));
+    allocate_operands(arena, memory, layout, std::span(layer.matrices).subspan(first, end - first),
+                      operands.subspan(first, end - first));
   }
 }
 
