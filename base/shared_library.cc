@@ -10,7 +10,7 @@
 namespace gnomon {
 namespace {
 
-std::string loader_said() {
+std::string loader_error() {
   const char* text = ::dlerror();
   return text == nullptr ? "the loader does not say why" : text;
 }
@@ -21,7 +21,7 @@ SharedLibrary::SharedLibrary(Names names) : names_(std::move(names)) {
   std::vector<std::string> tried;
   const auto open = [&](const std::string& path) {
     handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle_ == nullptr) tried.push_back(loader_said());
+    if (handle_ == nullptr) tried.push_back(loader_error());
   };
   if (std::ranges::find(names_.folders, "") == names_.folders.end()) open(names_.file);
   for (const std::string& folder : names_.folders) {
@@ -37,7 +37,7 @@ void* SharedLibrary::symbol(const char* name) const {
   void* found = ::dlsym(handle_, name);
   if (found != nullptr) return found;
   throw MissingLibrary(fmt::format("{}: {} has no function {} ({}). {}", names_.what, names_.file,
-                                   name, loader_said(), names_.advice));
+                                   name, loader_error(), names_.advice));
 }
 
 }  // namespace gnomon

@@ -33,7 +33,7 @@ std::string errors(const Row& health) {
   return fmt::format("ECC errors: {}{}{}", corrected, between, uncorrected);
 }
 
-bool says(const Row& health, const char* key) {
+bool is_true(const Row& health, const char* key) {
   const boost::json::value* value = health.if_contains(key);
   return value != nullptr && value->is_bool() && value->get_bool();
 }
@@ -66,8 +66,8 @@ std::vector<std::string> facts(const Row& health) {
   if (has(health, "ecc_corrected") || has(health, "ecc_uncorrected"))
     facts.push_back(errors(health));
   if (std::string words = throttled(health); !words.empty()) facts.push_back(std::move(words));
-  if (says(health, "remapped_rows_pending")) facts.emplace_back("memory rows wait for a reset");
-  if (says(health, "remapped_rows_failure"))
+  if (is_true(health, "remapped_rows_pending")) facts.emplace_back("memory rows wait for a reset");
+  if (is_true(health, "remapped_rows_failure"))
     facts.emplace_back("memory rows could not be replaced");
   return facts;
 }

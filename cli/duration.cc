@@ -19,7 +19,7 @@ struct Unit {
 constexpr std::array<Unit, 4> kUnits = {{{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}}};
 
 // Takes one number and its unit off the front of `rest`; NaN when there is none.
-double take_part(std::string_view& rest) {
+double parse_part(std::string_view& rest) {
   double number = 0;
   const char* end = rest.data() + rest.size();
   auto [next, error] = std::from_chars(rest.data(), end, number, std::chars_format::fixed);
@@ -38,7 +38,7 @@ double parse_duration(const std::string& option, const std::string& text, double
   std::string_view rest = text;
   double seconds = 0;
   do {
-    seconds += take_part(rest);
+    seconds += parse_part(rest);
   } while (!rest.empty() && std::isfinite(seconds));
   if (!(seconds > 0 && seconds <= longest_seconds)) {
     throw ConfigError("", 0, option, text.empty() ? "\"\"" : text,

@@ -60,7 +60,7 @@ const Kind& kind_named(std::string name) {
   throw ConfigError("", 0, "KIND", name, fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
-void take_argument(const Kind& kind, const std::string& argument, OverrideRequest& request) {
+void set_argument(const Kind& kind, const std::string& argument, OverrideRequest& request) {
   switch (kind.argument) {
     case Argument::kNone:
       if (!argument.empty()) {
@@ -84,7 +84,7 @@ void take_argument(const Kind& kind, const std::string& argument, OverrideReques
   }
 }
 
-void take_duration(const Kind& kind, const std::string& duration, OverrideRequest& request) {
+void set_duration(const Kind& kind, const std::string& duration, OverrideRequest& request) {
   if (kind.expires) {
     if (duration.empty()) {
       throw ConfigError("", 0, "--for", "",
@@ -105,8 +105,8 @@ bool is_blank(const std::string& text) {
 OverrideRequest request_of(const OverrideOptions& options, const Kind& kind) {
   OverrideRequest request = options.request;
   request.kind = kind.name;
-  take_argument(kind, options.argument, request);
-  take_duration(kind, options.duration, request);
+  set_argument(kind, options.argument, request);
+  set_duration(kind, options.duration, request);
   if (is_blank(request.owner)) {
     throw ConfigError("", 0, "--owner", request.owner, "who asks: your user name is not known");
   }

@@ -78,7 +78,7 @@ int64_t count_windows_to_detect(const RunHistory& history, const InjectedFault& 
 }
 
 // The decisions that follow from the first alarm: up to the next alarm, which begins another story.
-void tell_first_episode(const RunHistory& history, size_t alarm, RunSummary& summary) {
+void add_first_episode(const RunHistory& history, size_t alarm, RunSummary& summary) {
   for (size_t i = alarm; i < history.decisions.size(); ++i) {
     const DecisionRow& decision = history.decisions[i];
     if (i > alarm && decision.kind == "alarm") break;
@@ -114,7 +114,7 @@ void judge_decisions(const RunHistory& history, RunSummary& summary) {
   }
   summary.detected = first_true.has_value();
   if (first_true || first_any) {
-    tell_first_episode(history, first_true.value_or(first_any.value_or(0)), summary);
+    add_first_episode(history, first_true.value_or(first_any.value_or(0)), summary);
   }
 }
 
@@ -179,8 +179,8 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
 
 // An event that the state as it was written down does not contain
 // (controller/supervisor/decision_state.h).
-void tell_again(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
-                decide::State& state) {
+void replay_alarm(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
+                  decide::State& state) {
   if (row.type != "step_reported") {
     decide::decide_in_place(state, decide::event_from_json(row.type, row.body.value_or("")), policy,
                             row.time);
@@ -199,7 +199,7 @@ std::optional<decide::State> read_state(const RunHistory& history, const decide:
   int64_t seq = history.decision_state ? history.decision_state->seq : 0;
   for (const EventRow& row : history.events_since) {
     if (!history.decision_state && row.seq != seq + 1) return std::nullopt;  // some are deleted
-    tell_again(history, row, policy, state);
+    replay_alarm(history, row, policy, state);
     seq = row.seq;
   }
   if (seq == 0) return std::nullopt;

@@ -76,13 +76,13 @@ class Watcher {
   bool poll() {
     try {
       bool ended = look();
-      if (away_since_) say(kGreen, "the controller is back");
+      if (away_since_) print_line(kGreen, "the controller is back");
       away_since_.reset();
       return ended;
     } catch (const ConnectionError& error) {
       if (!away_since_) {
         away_since_ = Clock::now();
-        say(kYellow, "the controller does not answer; training goes on without it");
+        print_line(kYellow, "the controller does not answer; training goes on without it");
       } else if (Clock::now() - *away_since_ > seconds(options_.patience_seconds)) {
         throw;
       }
@@ -94,15 +94,16 @@ class Watcher {
     Row run = server_.get(base_).as_object();
     bool ended = text_of(run, "state") != "live";
     show_verdict(run);
-    tell_windows(server_.get_list(base_ + "/windows"));
-    tell_decisions(server_.get_list(base_ + "/decisions"));
-    tell_directives();
+    print_windows(server_.get_list(base_ + "/windows"));
+    print_decisions(server_.get_list(base_ + "/decisions"));
+    print_directives();
     show_progress(run);
     if (ended) {
       if (progress_) progress_->finish();
       progress_.reset();
       double loss = number_of(run, "final_loss");
-      say(kBold,
+      print_line(
+          kBold,
           fmt::format(
               "the run is {} at step {}{}", text_of(run, "state"), integer_of(run, "finished_step"),
               std::isfinite(loss) ? fmt::format("; held-out loss in BF16 {:.4f}", loss) : ""));
@@ -121,13 +122,13 @@ class Watcher {
     std::ranges::replace(name, '_', ' ');
     const bool bad = verdict == "harmful" || verdict == "silent" || verdict == "unverified" ||
                      verdict == "unstable";
-    say(verdict == "good" ? kGreen
-        : bad             ? kRed
-                          : kYellow,
-        fmt::format("verdict {}: {}", name, text_of(run, "verdict_sentence")));
+    print_line(verdict == "good" ? kGreen
+               : bad             ? kRed
+                                 : kYellow,
+               fmt::format("verdict {}: {}", name, text_of(run, "verdict_sentence")));
   }
 
-  void tell_windows(const boost::json::array& windows) {
+  void print_windows(const boost::json::array& windows) {
     for (const boost::json::value& value : windows) {
       const Row& row = value.as_object();
       std::string state = text_of(row, "state");
@@ -146,11 +147,11 @@ class Watcher {
           what += fmt::format(", evidence {:.3g} of {:.3g}", evidence, number_of(row, "threshold"));
         }
       }
-      say(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));
+      print_line(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));
     }
   }
 
-  void tell_decisions(const boost::json::array& decisions) {
+  void print_decisions(const boost::json::array& decisions) {
     for (const boost::json::value& value : decisions) {
       const Row& row = value.as_object();
       int64_t number = integer_of(row, "decision");
@@ -159,11 +160,11 @@ class Watcher {
       std::string kind = text_of(row, "kind");
       bool good = kind == "recovered" || kind == "return" || kind == "accept";
       const char* color = kind == "alarm" ? kRed : good ? kGreen : kYellow;
-      say(color, kind + ": " + text_of(row, "sentence"));
+      print_line(color, kind + ": " + text_of(row, "sentence"));
     }
   }
 
-  void tell_directives() {
+  void print_directives() {
     for (const boost::json::value& value : server_.get_list(base_ + "/directives")) {
       const Row& row = value.as_object();
       std::string state = text_of(row, "state");
@@ -174,9 +175,9 @@ class Watcher {
         std::string to = text_of(row, "kind") == "rollback"
                              ? fmt::format(" to step {}", integer_of(row, "to_step"))
                              : "";
-        say(state == "rejected" ? kRed : kPlain,
-            fmt::format("directive {} ({}{}): {}", integer_of(row, "number"), text_of(row, "kind"),
-                        to, state == "pending" ? "issued" : state));
+        print_line(state == "rejected" ? kRed : kPlain,
+                   fmt::format("directive {} ({}{}): {}", integer_of(row, "number"),
+                               text_of(row, "kind"), to, state == "pending" ? "issued" : state));
       }
     }
   }
@@ -185,13 +186,13 @@ class Watcher {
     int64_t attempt = integer_of(run, "attempt");
     int64_t step = integer_of(run, "step");
     if (attempt > 1 && attempt != attempt_) {
-      say(kYellow,
-          fmt::format("attempt {} begins anew behind step {}", attempt, base_step(run, attempt)));
+      print_line(kYellow, fmt::format("attempt {} begins anew behind step {}", attempt,
+                                      base_step(run, attempt)));
     }
     const bool moved = attempt != attempt_ || step != step_;
     attempt_ = attempt;
     step_ = step;
-    tell_quiet(moved, text_of(run, "state") == "live", text_of(run, "phase"));
+    print_quiet(moved, text_of(run, "state") == "live", text_of(run, "phase"));
     if (step == 0) return;
     if (!progress_) {
       const boost::json::value* registration = run.if_contains("registration");
@@ -204,14 +205,16 @@ class Watcher {
   }
 
   // A live run whose steps stay away is said once, and once that they come again.
-  void tell_quiet(bool moved, bool live, const std::string& phase) {
+  void print_quiet(bool moved, bool live, const std::string& phase) {
     if (moved) {
-      if (quiet_told_) say(kGreen, fmt::format("steps come again: step {}", step_));
-      quiet_told_ = false;
+      if (quiet_printed_) print_line(kGreen, fmt::format("steps come again: step {}", step_));
+      quiet_printed_ = false;
       moved_at_ = Clock::now();
-    } else if (live && !quiet_told_ && Clock::now() - moved_at_ > seconds(options_.quiet_seconds)) {
-      quiet_told_ = true;
-      say(kYellow,
+    } else if (live && !quiet_printed_ &&
+               Clock::now() - moved_at_ > seconds(options_.quiet_seconds)) {
+      quiet_printed_ = true;
+      print_line(
+          kYellow,
           fmt::format("no step has come for {:.4g} s after step {} (the controller's phase: {}); "
                       "`gnomon status {}` says whether the run is paused",
                       options_.quiet_seconds, step_, phase, run_));
@@ -228,7 +231,7 @@ class Watcher {
     return 0;
   }
 
-  void say(const char* color, const std::string& text) {
+  void print_line(const char* color, const std::string& text) {
     bool painted = color_ && *color != '\0';
     const std::string words = printable(text);
     std::string line = painted ? color + words + "\033[0m" : words;
@@ -253,7 +256,7 @@ class Watcher {
   int64_t attempt_ = 0;
   int64_t step_ = 0;
   Clock::time_point moved_at_ = Clock::now();
-  bool quiet_told_ = false;
+  bool quiet_printed_ = false;
   std::optional<Progress> progress_;
   std::optional<Clock::time_point> away_since_;
 };

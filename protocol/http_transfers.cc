@@ -110,9 +110,9 @@ struct HttpTransfers::Transfer {
     set(CURLOPT_QUICK_EXIT, 1L);
     set(CURLOPT_TIMEOUT_MS, timeout_of(call.timeout));
     set(CURLOPT_CONNECTTIMEOUT_MS, timeout_of(std::min(call.timeout, kConnectMax)));
-    set(CURLOPT_HEADERFUNCTION, &Transfer::take_head);
+    set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
     set(CURLOPT_HEADERDATA, static_cast<void*>(this));
-    set(CURLOPT_WRITEFUNCTION, &Transfer::take_body);
+    set(CURLOPT_WRITEFUNCTION, &Transfer::on_body);
     set(CURLOPT_WRITEDATA, static_cast<void*>(this));
     set(CURLOPT_ERRORBUFFER, error.data());
   }
@@ -137,7 +137,7 @@ struct HttpTransfers::Transfer {
   }
 
   // What they return, if not `size`, ends the transfer.
-  static size_t take_head(char* data, size_t, size_t size, void* user) {
+  static size_t on_header(char* data, size_t, size_t size, void* user) {
     auto& self = *static_cast<Transfer*>(user);
     const std::string_view line(data, size);
     if (line.starts_with("HTTP/")) self.head_is_whole = false;
@@ -146,7 +146,7 @@ struct HttpTransfers::Transfer {
     self.head_too_long = self.head_bytes > kHeadBytesMax;
     return self.head_too_long ? 0 : size;
   }
-  static size_t take_body(char* data, size_t, size_t size, void* user) {
+  static size_t on_body(char* data, size_t, size_t size, void* user) {
     auto& self = *static_cast<Transfer*>(user);
     std::string& body = self.result.response.body;
     const uint64_t room = self.call.answer_bytes_max - body.size();

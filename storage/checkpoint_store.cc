@@ -247,7 +247,7 @@ std::vector<CheckpointInfo> CheckpointStore::retain(
       continue;
     }
     if (needed && needed(*info)) continue;
-    StagingDirectory::take(info->path);
+    StagingDirectory::claim(info->path);
     deleted.push_back(*info);
   }
   std::reverse(deleted.begin(), deleted.end());

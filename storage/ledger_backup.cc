@@ -55,7 +55,7 @@ void require_readable(const fs::path& backup, const AsOwner& as_owner) {
 }
 
 // What was there keeps its permissions.
-void take_over_mode(const fs::path& copy, const fs::path& ledger) {
+void copy_mode(const fs::path& copy, const fs::path& ledger) {
   const std::optional<Ownership> old = ownership_of(ledger);
   if (!old) return;
   const FileDescriptor file = FileDescriptor::open(copy, O_RDONLY | O_NOFOLLOW);
@@ -257,7 +257,7 @@ RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool forc
     PartialFile partial(ledger);
     RestoreReport report;
     report.copy = copy_into(backup, file_bytes(wal_of(backup)) == 0, partial, options);
-    take_over_mode(partial.path(), ledger);
+    copy_mode(partial.path(), ledger);
     if (there && fs::exists(ledger)) report.replaced = set_aside(ledger);
     std::error_code ignored;
     fs::remove(with_suffix(ledger, "-shm"), ignored);

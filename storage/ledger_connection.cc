@@ -21,14 +21,14 @@ int open_flags(Connection::Kind kind) {
 }
 
 // No room for the -shm file, which is made with the first connection, is said otherwise.
-bool says_full(int sqlite_code) {
+bool is_full(int sqlite_code) {
   return (sqlite_code & 0xff) == SQLITE_FULL || sqlite_code == SQLITE_IOERR_SHMSIZE;
 }
 
 }  // namespace
 
 LedgerError::LedgerError(const std::string& message, int sqlite_code)
-    : Error(message), disk_full_(says_full(sqlite_code)) {}
+    : Error(message), disk_full_(is_full(sqlite_code)) {}
 
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error) {
   const int code = error.getErrorCode() & 0xff;
@@ -40,7 +40,7 @@ LedgerError ledger_error(const std::string& action, const SQLite::Exception& err
       error.getExtendedErrorCode() > 0 ? error.getExtendedErrorCode() : error.getErrorCode();
   std::string more;
   if (code == SQLITE_CORRUPT) more = fmt::format(" (the file is damaged: {})", kRestoreAdvice);
-  if (says_full(known)) more = " (no room is left on the disk, or in its quota)";
+  if (is_full(known)) more = " (no room is left on the disk, or in its quota)";
   return LedgerError(fmt::format("{}: {}{}", action, error.what(), more), known);
 }
 

@@ -88,8 +88,8 @@ std::vector<ConditionRow> all_conditions(Connection& connection) {
   return select<ConditionRow, "ORDER BY run, kind">(connection);
 }
 
-void note_told(Connection& connection, int64_t run, const std::string& kind,
-               const std::string& told) {
+void record_notified(Connection& connection, int64_t run, const std::string& kind,
+                     const std::string& told) {
   connection.execute("UPDATE conditions SET told = ? WHERE run = ? AND kind = ?", told, run, kind);
 }
 

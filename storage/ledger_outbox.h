@@ -47,8 +47,8 @@ std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
 void forget_conditions(Connection& connection);
 // Conditions of all runs, by run and kind.
 std::vector<ConditionRow> all_conditions(Connection& connection);
-void note_told(Connection& connection, int64_t run, const std::string& kind,
-               const std::string& told);
+void record_notified(Connection& connection, int64_t run, const std::string& kind,
+                     const std::string& told);
 std::vector<std::string> conditions_of(Connection& connection, int64_t run);
 
 }  // namespace gnomon::ledger

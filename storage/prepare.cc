@@ -84,7 +84,7 @@ class Preparation {
     for (const InputFile& file : files_) input_bytes_ += file.bytes;
     passes_ = trained_vocabulary_ > 0 ? 3 : 2;
     check_output();
-    take_census();
+    count_documents();
     make_tokenizer();
     std::error_code error;
     fs::create_directories(options_.output, error);
@@ -171,7 +171,7 @@ class Preparation {
     if (progress_) progress_(done, input_bytes_ * passes_);
   }
 
-  void take_census() {
+  void count_documents() {
     pass([&](const Document& document, int64_t number) {
       auto bytes = static_cast<int64_t>(document.text.size());
       if (census_.documents++ == 0) census_.first_bytes = bytes;

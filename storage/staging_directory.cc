@@ -99,7 +99,7 @@ StagingDirectory::StagingDirectory(const fs::path& parent, const std::string& na
   if (lock_) lock(lock_, LOCK_EX | LOCK_NB);
 }
 
-StagingDirectory StagingDirectory::take(const fs::path& directory) {
+StagingDirectory StagingDirectory::claim(const fs::path& directory) {
   StagingDirectory staging(directory.parent_path(), directory.filename().string());
   if (::rename(directory.c_str(), staging.path_.c_str()) != 0)
     throw SystemError("rename", directory.string(), errno);

@@ -17,7 +17,7 @@ class StagingDirectory {
   StagingDirectory(const std::filesystem::path& parent, const std::string& name);
   // Adopts an existing directory by renaming it to a staging name, so that destruction removes it
   // as a whole.
-  static StagingDirectory take(const std::filesystem::path& directory);
+  static StagingDirectory claim(const std::filesystem::path& directory);
   ~StagingDirectory();  // removes what has no final name
   StagingDirectory(StagingDirectory&&) noexcept;
 

@@ -45,13 +45,13 @@ class ConfigBuilder {
 
   TrainerConfig build() {
     note_lines();
-    take_run();
-    take_settings();
-    take_model(take_data());
-    take_precision();
-    take_controller();
+    apply_run();
+    apply_settings();
+    apply_model(apply_data());
+    apply_precision();
+    apply_controller();
     check_together();
-    take_faults();
+    apply_faults();
     return std::move(config_);
   }
 
@@ -61,15 +61,15 @@ class ConfigBuilder {
   }
 
   void note_lines();
-  void take_run();
-  void take_dir();
-  void take_settings();
-  int32_t take_data();
-  void take_model(int32_t vocabulary);
-  void take_precision();
-  void take_controller();
+  void apply_run();
+  void apply_dir();
+  void apply_settings();
+  int32_t apply_data();
+  void apply_model(int32_t vocabulary);
+  void apply_precision();
+  void apply_controller();
   void check_together();
-  void take_faults();
+  void apply_faults();
 
   const TrainerOverrides& overrides_;
   TrainerConfig config_;
@@ -114,7 +114,7 @@ void check_option(const char* option, const std::optional<T>& value, const Range
   }
 }
 
-void ConfigBuilder::take_dir() {
+void ConfigBuilder::apply_dir() {
   const std::string given = overrides_.dir.value_or(
       file_.run.dir.value_or(fmt::format("runs/{}-{}", config_.name, config_.job_id)));
   if (!given.empty()) {
@@ -129,14 +129,14 @@ void ConfigBuilder::take_dir() {
   }
 }
 
-void ConfigBuilder::take_run() {
+void ConfigBuilder::apply_run() {
   const RunTable& run = file_.run;
   config_.name = run.name;
   config_.job_id = overrides_.job_id.value_or(run.job_id);
   if (const std::string accepted = identifier_error(config_.job_id); !accepted.empty()) {
     throw ConfigError("", 0, "--job-id", toml_quoted(config_.job_id), accepted);
   }
-  take_dir();
+  apply_dir();
   check_option("--steps", overrides_.steps, RunTable::kSteps);
   check_option("--threads", overrides_.threads, EngineConfig::kThreads);
   // The optimizer's cosine was read with the file's steps: --steps only shortens a run.
@@ -150,7 +150,7 @@ void ConfigBuilder::take_run() {
 }
 
 // What is in the configuration as it stands in the file.
-void ConfigBuilder::take_settings() {
+void ConfigBuilder::apply_settings() {
   EngineConfig& engine = config_.engine;
   engine.batch = file_.batch;
   engine.memory = file_.memory;
@@ -165,7 +165,7 @@ void ConfigBuilder::take_settings() {
 }
 
 // Returns the vocabulary.
-int32_t ConfigBuilder::take_data() {
+int32_t ConfigBuilder::apply_data() {
   const std::string given = overrides_.data.value_or(file_.data.dir);
   fs::path path;
   if (!given.empty()) {
@@ -189,7 +189,7 @@ int32_t ConfigBuilder::take_data() {
   return dataset.info.vocabulary;
 }
 
-void ConfigBuilder::take_model(int32_t vocabulary) {
+void ConfigBuilder::apply_model(int32_t vocabulary) {
   ModelConfig& model = config_.engine.model;
   model = file_.model.shape;
   if (model.vocabulary == 0) model.vocabulary = vocabulary;
@@ -209,7 +209,7 @@ void ConfigBuilder::take_model(int32_t vocabulary) {
   }
 }
 
-void ConfigBuilder::take_precision() {
+void ConfigBuilder::apply_precision() {
   const TomlTable table = root_.table("precision");
   const ModelConfig& model = config_.engine.model;
   const BatchConfig& batch = config_.engine.batch;
@@ -237,7 +237,7 @@ void ConfigBuilder::take_precision() {
   config_.plan.rules.insert(config_.plan.rules.begin(), first.begin(), first.end());
 }
 
-void ConfigBuilder::take_controller() {
+void ConfigBuilder::apply_controller() {
   const ControllerTable& from = file_.controller;
   config_.controller = controller_access(from, overrides_.controller, root_.table("controller"));
   config_.on_loss = from.on_loss;
@@ -279,7 +279,7 @@ void check_plan_feels(const TomlTable& table, FaultKind kind, const RunPrecision
   }
 }
 
-void ConfigBuilder::take_faults() {
+void ConfigBuilder::apply_faults() {
   const std::vector<TomlTable> tables = root_.tables("fault");
   for (size_t i = 0; i < tables.size(); ++i) {
     const Fault& fault = file_.faults[i];

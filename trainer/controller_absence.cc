@@ -50,7 +50,7 @@ void ControllerAbsence::check(int64_t attempt) {
     bf16.version = kPlanVersionWithoutController;
     try {
       engine_.set_plan(bf16);
-      tell_plan(attempt);
+      report_plan(attempt);
     } catch (const ConfigError& error) {
       log_.error("no BF16, the run goes on in plan {}: {}", plan_before_->version, error.what());
     }
@@ -62,7 +62,7 @@ void ControllerAbsence::check(int64_t attempt) {
   }
 }
 
-void ControllerAbsence::tell_plan(int64_t attempt) {
+void ControllerAbsence::report_plan(int64_t attempt) {
   TrainerNotice notice;
   notice.attempt = attempt;
   notice.step = engine_.step();

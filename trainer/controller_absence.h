@@ -32,7 +32,7 @@ class ControllerAbsence {
     double grace_seconds = 0;
   };
   Settings settings() const;
-  void tell_plan(int64_t attempt);
+  void report_plan(int64_t attempt);
 
   const TrainerConfig& config_;
   Engine& engine_;

@@ -146,10 +146,10 @@ void ControllerLink::flush(double seconds) {
       break;
     }
   }
-  tell_what_is_left();
+  log_unsent();
 }
 
-void ControllerLink::tell_what_is_left() {
+void ControllerLink::log_unsent() {
   if (!outbox_->store_kept()) {
     log_.error(
         "there was no room for the last reports; the next start sends the attempts and the last "

@@ -55,7 +55,7 @@ class ControllerLink {
   void flush(double seconds);
 
  private:
-  void tell_what_is_left();
+  void log_unsent();
 
   const TrainerConfig& config_;
   spdlog::logger& log_;

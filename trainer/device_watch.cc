@@ -26,7 +26,7 @@ struct DeviceWatch::Shared {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, duration, [this] { return stopping; });
   }
-  void tell(std::string trouble) {
+  void record_trouble(std::string trouble) {
     std::lock_guard lock(mutex);
     news.trouble = std::move(trouble);
   }
@@ -50,7 +50,7 @@ DeviceWatch::~DeviceWatch() {
                             [this] { return shared_->ended; });
 }
 
-DeviceWatch::News DeviceWatch::take() {
+DeviceWatch::News DeviceWatch::poll() {
   std::lock_guard lock(shared_->mutex);
   return std::exchange(shared_->news, {});
 }
@@ -64,16 +64,16 @@ void DeviceWatch::run(const std::shared_ptr<Shared>& shared) try {
     DeviceHealth health = reader.read();
     if (health.error != error) {
       error = health.error;
-      shared->tell(error.empty()
-                       ? fmt::format("the GPU at {} answers again", options.bus_id)
-                       : fmt::format("no health of the GPU at {}: {}", options.bus_id, error));
+      shared->record_trouble(
+          error.empty() ? fmt::format("the GPU at {} answers again", options.bus_id)
+                        : fmt::format("no health of the GPU at {}: {}", options.bus_id, error));
     }
     std::lock_guard lock(shared->mutex);
     shared->news.health = std::move(health);
   } while (!shared->wait(options.interval));
 } catch (const std::exception& failure) {
-  shared->tell(fmt::format("the health of the GPU at {} is not watched: {}", shared->options.bus_id,
-                           failure.what()));
+  shared->record_trouble(fmt::format("the health of the GPU at {} is not watched: {}",
+                                     shared->options.bus_id, failure.what()));
 }
 
 }  // namespace gnomon

@@ -22,7 +22,7 @@ struct DeviceWatchOptions {
 
 class DeviceWatch {
  public:
-  // Starts the thread. That there is no NVML, or no such GPU, is told by take().
+  // Starts the thread. That there is no NVML, or no such GPU, is told by poll().
   explicit DeviceWatch(DeviceWatchOptions options);
   // Ends the thread. One that the driver has kept inside a call for `patience_at_end` is left
   // behind: it touches nothing of this object.
@@ -35,7 +35,7 @@ class DeviceWatch {
     std::string trouble;  // a sentence for the log when failing begins or ends; else empty
   };
   // Never waits.
-  News take();
+  News poll();
 
  private:
   struct Shared;

@@ -37,7 +37,7 @@ bool DirectiveHandler::apply(const Directive& directive, std::string& weights_ha
   } else if (directive.kind == "rollback") {
     apply_rollback(directive, weights_hash);
   } else if (directive.kind == "checkpoint_now") {
-    checkpoints_.take(weights_hash);
+    checkpoints_.write(weights_hash);
     acknowledge(directive, "applied", step, "");
   } else if (directive.kind == "pause" || directive.kind == "resume") {
     state_.paused = directive.kind == "pause";

@@ -36,7 +36,7 @@ std::vector<Directive> DirectiveInbox::close() {
   return left;
 }
 
-std::optional<Directive> DirectiveInbox::take() {
+std::optional<Directive> DirectiveInbox::pop() {
   std::lock_guard lock(mutex_);
   if (queue_.empty()) return std::nullopt;
   Directive directive = std::move(queue_.front());
@@ -75,8 +75,8 @@ void DirectiveInbox::run() {
         reporter_.doubt(*run);
       }
       const bool refused = answer != nullptr && answer->refuses_token();
-      const bool tell = refused && contact_.tell_refused_token();
-      log_.log(tell ? spdlog::level::warn : spdlog::level::debug, "directives: {}", error.what());
+      const bool log_it = refused && contact_.should_log_refused_token();
+      log_.log(log_it ? spdlog::level::warn : spdlog::level::debug, "directives: {}", error.what());
       if (wait(backoff_.next(asked_pause(error)))) return;
     }
   }

@@ -45,10 +45,10 @@ class DirectiveInbox {
 
   // The next directive, oldest first; nothing when there is none. Its acknowledgement is spooled
   // already.
-  std::optional<Directive> take();
-  // True when take() has one that should not wait for a replay: any but checkpoint_now.
+  std::optional<Directive> pop();
+  // True when pop() has one that should not wait for a replay: any but checkpoint_now.
   bool urgent() const;
-  // Takes in no more, ends the thread, and returns what take() had still to return.
+  // Takes in no more, ends the thread, and returns what pop() had still to return.
   std::vector<Directive> close();
 
  private:

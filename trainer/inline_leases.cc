@@ -42,10 +42,10 @@ void InlineLeases::want(bool wanted) {
   changed_.notify_all();
 }
 
-std::optional<Lease> InlineLeases::take() {
+std::optional<Lease> InlineLeases::pop() {
   std::lock_guard lock(mutex_);
-  if (!lease_ || taken_) return std::nullopt;
-  taken_ = true;
+  if (!lease_ || popped_) return std::nullopt;
+  popped_ = true;
   return lease_;
 }
 
@@ -124,7 +124,7 @@ void InlineLeases::ask() {
     std::lock_guard lock(mutex_);
     lease_ = lease;
     keeper_ = std::move(keeper);
-    taken_ = false;
+    popped_ = false;
   } catch (const std::exception& error) {
     // The reporter says that the controller is away.
     log_.debug("leases: {}", error.what());

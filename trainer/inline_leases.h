@@ -42,9 +42,9 @@ class InlineLeases {
   // True when the thread may ask for the next lease. One that it waits for already may still come.
   void want(bool wanted);
   // The lease at hand; nothing when there is none. It is kept alive until it is answered.
-  std::optional<Lease> take();
+  std::optional<Lease> pop();
 
-  // The next four are about the lease that take() gave last.
+  // The next four are about the lease that pop() gave last.
   void set_steps_done(int64_t steps);
   // The controller gave it to somebody else or forgot it.
   bool lost() const;
@@ -80,7 +80,7 @@ class InlineLeases {
   std::condition_variable changed_;
   bool stopping_ = false;
   bool wanted_ = false;
-  bool taken_ = false;
+  bool popped_ = false;
   bool sending_ = false;
   std::optional<Lease> lease_;  // from its arrival until it is answered
   std::unique_ptr<LeaseKeeper> keeper_;

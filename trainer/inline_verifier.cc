@@ -55,7 +55,7 @@ bool InlineVerifier::may_verify(const Boundary& at) const {
 
 bool InlineVerifier::verify(const Boundary& at) {
   leases_->want(may_verify(at));
-  const std::optional<Lease> lease = leases_->take();
+  const std::optional<Lease> lease = leases_->pop();
   if (!lease) return false;
   const auto start = Clock::now();
   LeaseFailure failure;
@@ -83,7 +83,7 @@ bool InlineVerifier::verify(const Boundary& at) {
   } else {
     leases_->fail(failure);
   }
-  tell(*lease, result, failure.reason, seconds, at.run_seconds + seconds_);
+  log_replay(*lease, result, failure.reason, seconds, at.run_seconds + seconds_);
   return true;
 }
 
@@ -136,8 +136,9 @@ std::string InlineVerifier::why_abandon() const {
   return {};
 }
 
-void InlineVerifier::tell(const Lease& lease, const std::optional<ReplayResult>& result,
-                          const std::string& why_not, double seconds, double run_seconds) const {
+void InlineVerifier::log_replay(const Lease& lease, const std::optional<ReplayResult>& result,
+                                const std::string& why_not, double seconds,
+                                double run_seconds) const {
   const ReplayTask& task = lease.task;
   const std::string what = fmt::format("window {} (steps {} to {}), arm {}", task.window,
                                        task.start_step, task.start_step + task.steps, task.arm);
@@ -152,7 +153,7 @@ void InlineVerifier::tell(const Lease& lease, const std::optional<ReplayResult>&
       result->eval_seconds, run_seconds > 0 ? 100 * seconds_ / run_seconds : 0);
 }
 
-void InlineVerifier::tell_share(double train_seconds) const {
+void InlineVerifier::log_share(double train_seconds) const {
   log_.info("{} windows' replays between steps took {:.1f} s more ({:.1f} % of the run)", replays_,
             seconds_, seconds_ > 0 ? 100 * seconds_ / (train_seconds + seconds_) : 0);
 }

@@ -35,15 +35,15 @@ class InlineVerifier {
   // directives again.
   bool verify(const Boundary& at);
   // The replays' share of a run that took `train_seconds` in steps, for the log.
-  void tell_share(double train_seconds) const;
+  void log_share(double train_seconds) const;
 
  private:
   bool may_verify(const Boundary& at) const;
   bool has_snapshot_memory(LeaseFailure& failure);
   std::optional<ReplayResult> replay(const Lease& lease, LeaseFailure& failure);
   std::string why_abandon() const;
-  void tell(const Lease& lease, const std::optional<ReplayResult>& result,
-            const std::string& why_not, double seconds, double run_seconds) const;
+  void log_replay(const Lease& lease, const std::optional<ReplayResult>& result,
+                  const std::string& why_not, double seconds, double run_seconds) const;
 
   Engine& engine_;
   const VerificationConfig& config_;

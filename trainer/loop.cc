@@ -65,12 +65,12 @@ bool TrainingLoop::run() {
 // At every step boundary: directives, pauses, replays, the controller's absence. Returns whether to
 // take another step.
 bool TrainingLoop::boundary() {
-  for (bool told = false;;) {
+  for (bool logged = false;;) {
     link_.end_if_replaced(engine_.step());
     if (shutdown_.requested()) return false;
     absence_.check(state_.attempt());
     while (link_.inbox() != nullptr && !stop_) {
-      const std::optional<Directive> directive = link_.inbox()->take();
+      const std::optional<Directive> directive = link_.inbox()->pop();
       if (!directive) break;
       stop_ = directives_.apply(*directive, weights_hash_);
     }
@@ -78,7 +78,7 @@ bool TrainingLoop::boundary() {
     const double run_seconds = train_seconds_ + overhead_seconds_;
     if (verifier_ && verifier_->verify({weights_hash_, run_seconds, state_.paused})) continue;
     if (!state_.paused) return true;
-    if (!std::exchange(told, true)) tell_paused();
+    if (!std::exchange(logged, true)) log_paused();
     shutdown_.wait_for(kIdle);
   }
 }
@@ -90,7 +90,7 @@ void TrainingLoop::train_one_step() {
   const bool twice =
       config_.verification.recomputes(config_.engine.seed, state_.attempt(), engine_.step() + 1);
   const StepResult result = engine_.train_step(look ? statistics_.get() : nullptr, twice);
-  if (!result.committed) tell_mismatch(result);
+  if (!result.committed) log_mismatch(result);
   weights_hash_ = hex64(result.weights_hash);
   train_seconds_ += result.seconds;
   StepReport step = report_of(result);
@@ -98,20 +98,20 @@ void TrainingLoop::train_one_step() {
   step.plan_version = plan_version;
   step.device_health = newest_health();
   link_.report(step);
-  if (!result.mismatch.empty()) tell_mismatch(result);
+  if (!result.mismatch.empty()) log_mismatch(result);
   // Those of a computation that may have been the wrong one are of no use.
   if (look && result.mismatch.empty()) link_.report_statistics(step, statistics_->rows());
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
-  if (result.step % config_.checkpoint_every == 0) checkpoints_.take(weights_hash_);
+  if (result.step % config_.checkpoint_every == 0) checkpoints_.write(weights_hash_);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   overhead_seconds_ += seconds - result.seconds;
   show_progress(result, seconds);
 }
 
 // Throws where the step was not made: it is not known what is right.
-void TrainingLoop::tell_mismatch(const StepResult& result) {
+void TrainingLoop::log_mismatch(const StepResult& result) {
   const std::string text = fmt::format(
       "step {}: forward and backward pass gave other bits when computed again, {}. {}", result.step,
       result.mismatch,
@@ -133,9 +133,9 @@ void TrainingLoop::tell_mismatch(const StepResult& result) {
 }
 
 void TrainingLoop::finish(RunOutcome outcome) {
-  checkpoints_.take(weights_hash_);
+  checkpoints_.write(weights_hash_);
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
-  checkpoints_.take_last(weights_hash_);
+  checkpoints_.write_last(weights_hash_);
   directives_.reject_open(outcome);
   RunFinished finished;
   finished.outcome = outcome;
@@ -151,22 +151,22 @@ void TrainingLoop::finish(RunOutcome outcome) {
   log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
             train_seconds_, overhead_seconds_,
             train_seconds_ > 0 ? 100 * overhead_seconds_ / train_seconds_ : 0);
-  if (verifier_) verifier_->tell_share(train_seconds_);
-  checkpoints_.tell_waits();
+  if (verifier_) verifier_->log_share(train_seconds_);
+  checkpoints_.log_waits();
   link_.flush(config_.flush_seconds);
 }
 
 // SIGTERM or SIGINT: the next attempt goes on from this very step.
 void TrainingLoop::interrupt() {
   log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
-  checkpoints_.take_and_wait(weights_hash_);
+  checkpoints_.write_and_wait(weights_hash_);
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
   link_.flush(std::min(kPatience, config_.flush_seconds));
 }
 
 std::optional<DeviceHealth> TrainingLoop::newest_health() {
   if (!watch_) return std::nullopt;
-  DeviceWatch::News news = watch_->take();
+  DeviceWatch::News news = watch_->poll();
   if (!news.trouble.empty()) log_.warn("{}", news.trouble);
   return std::move(news.health);
 }
@@ -180,7 +180,7 @@ void TrainingLoop::show_progress(const StepResult& result, double seconds) {
                   fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, tokens_per_second_));
 }
 
-void TrainingLoop::tell_paused() {
+void TrainingLoop::log_paused() {
   std::optional<std::string> run;
   if (link_.reporter() != nullptr) run = link_.reporter()->wait_for_run(kIdle);
   log_.info(

@@ -43,12 +43,12 @@ class TrainingLoop {
   // loop.cc
   bool boundary();
   void train_one_step();
-  void tell_mismatch(const StepResult& result);
+  void log_mismatch(const StepResult& result);
   void finish(RunOutcome outcome);
   void interrupt();
   std::optional<DeviceHealth> newest_health();
   void show_progress(const StepResult& result, double seconds);
-  void tell_paused();
+  void log_paused();
 
   TrainerConfig config_;
   Console& console_;

@@ -76,7 +76,7 @@ void TrainingLoop::begin() {
     begin_attempt("restart",
                   base_ ? AttemptBase{base_->step, base_->attempt, base_->uri} : AttemptBase{});
   }
-  if (!base_) checkpoints_.take(weights_hash_);
+  if (!base_) checkpoints_.write(weights_hash_);
 }
 
 // What a crash may have kept from the spool: the end of the last directive, the last attempt, and

@@ -69,7 +69,7 @@ void Outbox::step(const StepReport& report) {
   }
   std::lock_guard lock(mutex_);
   const int64_t room = reserve_bytes_ + spool_.bytes_max() / kRoomShare;
-  if (!store_kept_locked() || !tell_dropped_locked(room)) return drop_locked(report);
+  if (!store_kept_locked() || !report_dropped_locked(room)) return drop_locked(report);
   last_failure_ = spool_.append("steps", body, reserve_bytes_);
   if (last_failure_ != Spool::Outcome::kWritten) drop_locked(report);
 }
@@ -89,7 +89,7 @@ void Outbox::drop_locked(const StepReport& report) {
 }
 
 // True when there is nothing left to tell.
-bool Outbox::tell_dropped_locked(int64_t bytes_kept_free) {
+bool Outbox::report_dropped_locked(int64_t bytes_kept_free) {
   while (!dropped_.empty()) {
     const Dropped& gap = dropped_.front();
     TrainerNotice notice;
@@ -155,11 +155,11 @@ bool Outbox::store_kept_locked() {
 
 bool Outbox::store_kept() {
   std::lock_guard lock(mutex_);
-  return store_kept_locked() && tell_dropped_locked(0);
+  return store_kept_locked() && report_dropped_locked(0);
 }
 
 void Outbox::settle() {
-  wait_for_room(-1, [this] { return store_kept_locked() && tell_dropped_locked(0); });
+  wait_for_room(-1, [this] { return store_kept_locked() && report_dropped_locked(0); });
 }
 
 std::vector<std::string> Outbox::pending(const std::string& target) const {

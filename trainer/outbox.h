@@ -70,7 +70,7 @@ class Outbox {
 
   bool try_record(const std::string& target, const std::string& body);
   bool store_kept_locked();
-  bool tell_dropped_locked(int64_t bytes_kept_free);
+  bool report_dropped_locked(int64_t bytes_kept_free);
   void drop_locked(const StepReport& report);
   template <typename Try>
   void wait_for_room(int64_t step, Try try_once);

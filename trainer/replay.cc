@@ -178,7 +178,7 @@ ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
   check_batch(request, engine.config().batch);
   ReplayResult result;
   Clock::time_point start = Clock::now();
-  const auto go_on = [&] {
+  const auto check_progress = [&] {
     if (progress && !progress(std::ssize(result.steps))) {
       throw ReplayAbandoned("the replay was abandoned");
     }
@@ -191,13 +191,13 @@ ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
     engine.load(request.end_checkpoint);
     result.run_end_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
     run_end = engine.evaluated_parts();
-    go_on();
+    check_progress();
   }
   engine.load(request.checkpoint);
   const PrecisionPlan own = plan_of_run(request, engine.plan());
   if (request.evaluate_endpoints) {
     result.start_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
-    go_on();
+    check_progress();
     result.start_loss_plan = engine.evaluate(own);
   }
   engine.set_mode(mode_of_arm(request));
@@ -215,14 +215,14 @@ ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
     return result;
   }
   bool finite = true;
-  go_on();
+  check_progress();
   while (finite && std::ssize(result.steps) < request.steps) {
     StepResult step = engine.train_step();
     result.steps.push_back(
         {step.step, step.loss, step.grad_norm, hex64(step.weights_hash), hex64(step.batch_hash)});
     result.replay_seconds += step.seconds;
     finite = step.finite;
-    go_on();
+    check_progress();
   }
   if (finite) {
     Clock::time_point evaluation = Clock::now();

@@ -85,12 +85,12 @@ double Contact::away_seconds() const {
   return away_since_ ? std::chrono::duration<double>(Clock::now() - *away_since_).count() : 0;
 }
 
-bool Contact::tell_refused_token() {
+bool Contact::should_log_refused_token() {
   constexpr std::chrono::minutes kBetween(1);
   std::lock_guard lock(mutex_);
   const Clock::time_point now = Clock::now();
-  if (told_refused_token_ && now - *told_refused_token_ < kBetween) return false;
-  told_refused_token_ = now;
+  if (logged_refused_token_ && now - *logged_refused_token_ < kBetween) return false;
+  logged_refused_token_ = now;
   return true;
 }
 
@@ -169,7 +169,7 @@ std::optional<std::string> Reporter::replaced() const {
 
 std::string Reporter::own(const std::string& target) const {
   const std::lock_guard lock(mutex_);
-  return says_incarnation_ ? with_incarnation(target, options_.incarnation) : target;
+  return sends_incarnation_ ? with_incarnation(target, options_.incarnation) : target;
 }
 
 std::string Reporter::run_id() const {
@@ -211,7 +211,7 @@ void Reporter::run() {
       const auto* answer = dynamic_cast<const ApiError*>(&error);
       if (answer != nullptr && is_replaced(*answer)) return give_up(error.what());
       if (answer != nullptr && answer->refuses_token()) {
-        if (contact_.tell_refused_token()) {
+        if (contact_.should_log_refused_token()) {
           log_.warn("{}; training goes on, reports wait in the spool until the controller takes it",
                     error.what());
         }
@@ -242,18 +242,18 @@ void Reporter::register_run() {
     registration.newest_plan_version = standing_.newest_plan_version;
   }
   const std::string target = own("/v1/runs");
-  const bool says_incarnation = target != "/v1/runs";
+  const bool sends_incarnation = target != "/v1/runs";
   HttpResponse response;
   try {
     response = client_.checked(
         "POST",
-        says_incarnation ? fmt::format("{}&running={:.3f}", target, process_seconds()) : target,
+        sends_incarnation ? fmt::format("{}&running={:.3f}", target, process_seconds()) : target,
         to_json(registration), options_.request_timeout);
   } catch (const ApiError& error) {
-    if (!says_incarnation || error.title() != "Unknown parameter") throw;
+    if (!sends_incarnation || error.title() != "Unknown parameter") throw;
     log_.warn("this controller does not tell trainers of one run apart: {}", error.what());
     const std::lock_guard lock(mutex_);
-    says_incarnation_ = false;
+    sends_incarnation_ = false;
     throw;
   }
   const auto registered = from_answer<RunRegistered>(response.body);

@@ -34,11 +34,11 @@ class Contact {
   // Time since the first failure after the last success; 0 while it answers.
   double away_seconds() const;
   // True when it is time to say that the controller refuses the token: once a minute, whoever asks.
-  bool tell_refused_token();
+  bool should_log_refused_token();
 
  private:
   mutable std::mutex mutex_;
-  std::optional<std::chrono::steady_clock::time_point> told_refused_token_;
+  std::optional<std::chrono::steady_clock::time_point> logged_refused_token_;
   std::optional<std::chrono::steady_clock::time_point> away_since_;
 };
 
@@ -158,7 +158,7 @@ class Reporter {
   std::optional<RunRegistered> registered_;
   bool run_unknown_ = false;
   std::optional<std::string> replaced_;
-  bool says_incarnation_ = true;  // to a controller that does not know it, no more
+  bool sends_incarnation_ = true;  // to a controller that does not know it, no more
   Standing standing_;
   std::optional<std::vector<std::string>> protected_;
   std::thread thread_;

@@ -34,7 +34,7 @@ CheckpointerCallbacks RunCheckpoints::callbacks() {
   return calls;
 }
 
-void RunCheckpoints::take(const std::string& weights_hash) {
+void RunCheckpoints::write(const std::string& weights_hash) {
   const RunState& state = directory_.state();
   const std::pair<int64_t, int64_t> id{state.attempt(), engine_.step()};
   if (last_ == id ||
@@ -49,16 +49,16 @@ void RunCheckpoints::take(const std::string& weights_hash) {
   checkpointer_.begin(engine_.checkpoint_in_place(), report);
 }
 
-void RunCheckpoints::take_and_wait(const std::string& weights_hash) {
-  take(weights_hash);
+void RunCheckpoints::write_and_wait(const std::string& weights_hash) {
+  write(weights_hash);
   checkpointer_.drain();
 }
 
-void RunCheckpoints::take_last(const std::string& weights_hash) {
+void RunCheckpoints::write_last(const std::string& weights_hash) {
   constexpr std::chrono::milliseconds kRetry(500);
   while (true) {
     try {
-      return take_and_wait(weights_hash);
+      return write_and_wait(weights_hash);
     } catch (const SystemError& error) {
       if (!is_disk_full(error)) throw;
       last_ = {0, -1};
@@ -68,7 +68,7 @@ void RunCheckpoints::take_last(const std::string& weights_hash) {
   }
 }
 
-void RunCheckpoints::tell_waits() const {
+void RunCheckpoints::log_waits() const {
   if (checkpointer_.waits() == 0) return;
   log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_.waits(),
             checkpointer_.wait_seconds());

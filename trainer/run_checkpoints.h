@@ -26,15 +26,15 @@ class RunCheckpoints {
 
   // Takes one of the present state, whose weights have `weights_hash`, unless there is one. It is
   // written in the background.
-  void take(const std::string& weights_hash);
+  void write(const std::string& weights_hash);
   // The same, and waits until it is written.
-  void take_and_wait(const std::string& weights_hash);
+  void write_and_wait(const std::string& weights_hash);
   // The same for what the run was for: waits while the disk is full. Throws when a shutdown is
   // requested meanwhile.
-  void take_last(const std::string& weights_hash);
+  void write_last(const std::string& weights_hash);
 
   int64_t arena_bytes() const { return checkpointer_.arena_bytes(); }
-  void tell_waits() const;
+  void log_waits() const;
 
  private:
   CheckpointerCallbacks callbacks();

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-FileDescriptor take_lock(const fs::path& path) {
+FileDescriptor acquire_lock(const fs::path& path) {
   FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) throw SystemError("lock", path.string(), errno);
@@ -59,7 +59,7 @@ RunDirectory::RunDirectory(const TrainerConfig& config, ResumeMode mode, Shutdow
   std::error_code error;
   fs::create_directories(config_.dir, error);
   if (error) throw SystemError("create", config_.dir.string(), error.value());
-  lock_ = take_lock(config_.dir / "lock");
+  lock_ = acquire_lock(config_.dir / "lock");
   store_.emplace(config_.dir / "checkpoints");
   if (auto state = RunState::load(state_file_)) state_ = std::move(*state);
 }

@@ -46,7 +46,7 @@ bool Checks::expect(bool holds, const std::string& name, const std::string& righ
   return holds;
 }
 
-void Checks::say(const std::string& sentence) const {
+void Checks::print(const std::string& sentence) const {
   if (quiet_) return;
   print_line("        {}\n", sentence);
   std::fflush(stdout);
@@ -55,7 +55,7 @@ void Checks::say(const std::string& sentence) const {
 bool Checks::wait_until(const std::string& what, double seconds,
                         const std::function<bool()>& seen) const {
   using Clock = std::chrono::steady_clock;
-  say("waiting " + what);
+  print("waiting " + what);
   const auto until = Clock::now() + std::chrono::duration<double>(seconds);
   while (Clock::now() < until) {
     if (seen()) return true;

@@ -26,7 +26,7 @@ class Checks {
   bool expect(bool holds, const std::string& name, const std::string& right,
               const std::string& wrong);
   // A line between the checks: what is waited for.
-  void say(const std::string& sentence) const;
+  void print(const std::string& sentence) const;
 
   // Says that it waits for `what`, and looks again and again; false when that took so long.
   bool wait_until(const std::string& what, double seconds, const std::function<bool()>& seen) const;

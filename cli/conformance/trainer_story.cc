@@ -366,7 +366,7 @@ class TrainerTeller {
     const std::string kind = text_of(order, "kind");
     if (registration_.capabilities.when == "restart" ||
         (kind == "rollback" && registration_.capabilities.rollback == "restart"))
-      checks_.say("the trainer says that it takes this when it is started again: restart it now");
+      checks_.print("the trainer says that it takes this when it is started again: restart it now");
     if (!applied(kind, integer_of(order, "number"))) return false;
     return look_at_plan(kind, *directive(integer_of(order, "number")));
   }

@@ -67,8 +67,8 @@ class VerifierTeller {
     attempt.time = now_seconds();
     server_.post(base_ + "/attempts", to_json(attempt));
     report_checkpoint(story_.start, story_.start_step);
-    checks_.say(fmt::format("run {} of {}: start your verifier at this controller", id,
-                            run.name + "/" + run.job_id));
+    checks_.print(fmt::format("run {} of {}: start your verifier at this controller", id,
+                              run.name + "/" + run.job_id));
   }
 
   void report_checkpoint(const std::string& uri, int64_t step) {
@@ -146,7 +146,7 @@ class VerifierTeller {
       return false;
     }
     if (look_at_numbers(arm, row, purpose == "shadow")) return true;
-    checks_.say("the rest is looked at when this is right");
+    checks_.print("the rest is looked at when this is right");
     return false;
   }
 

@@ -47,7 +47,7 @@ bool ClientConnections::give(const ClientConnection& connection, const std::stri
     ++held;
   }
   const bool was_somebodys = !place.holder.empty();
-  take_from_holder(place);
+  remove_from_holder(place);
   place.holder = holder;
   if (was_somebodys && holder.empty() && !place.leaving) {
     place.stranger = strangers_.insert(strangers_.end(), &connection);
@@ -59,12 +59,12 @@ void ClientConnections::leave(const ClientConnection& connection) {
   const std::lock_guard lock(mutex_);
   const auto found = places_.find(&connection);
   if (found == places_.end()) return;
-  take_from_holder(found->second);
+  remove_from_holder(found->second);
   if (found->second.leaving) --leaving_;
   places_.erase(found);
 }
 
-void ClientConnections::take_from_holder(Place& place) {
+void ClientConnections::remove_from_holder(Place& place) {
   if (place.stranger) {
     strangers_.erase(*place.stranger);
     place.stranger.reset();

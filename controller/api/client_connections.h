@@ -58,7 +58,7 @@ class ClientConnections {
     bool leaving = false;  // ends for another, or is told that there is no place
   };
 
-  void take_from_holder(Place& place);
+  void remove_from_holder(Place& place);
 
   const size_t max_;
   mutable std::mutex mutex_;

@@ -30,14 +30,14 @@ std::string check(const char* name, bool stranger, bool& ready,
 
 // The first of them, in words; empty: none.
 std::string runs_set_aside(const SetAsideRuns& runs) {
-  constexpr size_t kToldMax = 10;
+  constexpr size_t kListedMax = 10;
   const std::vector<SetAsideRuns::Entry> all = runs.all();
   std::string text;
-  for (size_t i = 0; i < std::min(all.size(), kToldMax); ++i) {
+  for (size_t i = 0; i < std::min(all.size(), kListedMax); ++i) {
     text += fmt::format("{} ({}) is set aside: {}; ", run_name(all[i].run), all[i].label,
                         all[i].reason);
   }
-  if (all.size() > kToldMax) text += fmt::format("{} more are; ", all.size() - kToldMax);
+  if (all.size() > kListedMax) text += fmt::format("{} more are; ", all.size() - kListedMax);
   return text.empty() ? text : text + "stop gnomond and run `gnomon ledger repair`";
 }
 

@@ -33,12 +33,12 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// Calls `take` with each element of a comma-separated list.
-template <typename Take>
-void for_each_element(std::string_view list, Take take) {
+// Calls `apply` with each element of a comma-separated list.
+template <typename Apply>
+void for_each_element(std::string_view list, Apply apply) {
   while (!list.empty()) {
     const size_t end = std::min(list.find(','), list.size());
-    take(trimmed(list.substr(0, end)));
+    apply(trimmed(list.substr(0, end)));
     list.remove_prefix(std::min(end + 1, list.size()));
   }
 }

@@ -74,7 +74,7 @@ class Listener {
       const uint64_t seen = notifier.count();
       if (looked != seen) {
         std::string text;
-        if (!take(text)) looked = seen;
+        if (!read_next(text)) looked = seen;
         if (!known_) return;  // a week behind and overtaken: the client comes again and is told
         if (!text.empty() && !exchange_.send(text)) return;
         continue;
@@ -90,7 +90,7 @@ class Listener {
 
  private:
   // Adds what comes next to `text`; false when there is nothing more now.
-  bool take(std::string& text) {
+  bool read_next(std::string& text) {
     std::vector<StreamEventPtr> rows = next_rows();
     for (const StreamEventPtr& row : rows) {
       if (row->id != last_ + 1) {

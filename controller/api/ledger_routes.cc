@@ -72,7 +72,7 @@ Response list_notifications(Exchange& exchange, const Request& request) {
   exchange.read([&](Connection& connection) {
     Query rows = connection.query(views::kNotifications, query_integer(request, "after"),
                                   page.rows_wanted());
-    page.take(rows, "id");
+    page.add(rows, "id");
   });
   const std::string next = fmt::format("{}", page.key());
   return std::move(page).response(request, "after", next);

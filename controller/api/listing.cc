@@ -59,7 +59,7 @@ Response numbered_page(Exchange& exchange, const Request& request, const char* s
   exchange.read([&](Connection& connection) {
     const int64_t run = require_run(connection, request).id;
     Query rows = connection.query(sql, run, query_integer(request, "from"), page.rows_wanted());
-    page.take(rows, key);
+    page.add(rows, key);
   });
   const std::string next = fmt::format("{}", page.key() + 1);
   return std::move(page).response(request, "from", next);
@@ -91,7 +91,7 @@ Route placed_rows(const char* path, const char* sql, const char* key, const char
               Query rows = connection.query(sql, run, query_integer(request, "from"), first,
                                             query_given(request, "after") ? second : int64_t{-1},
                                             page.rows_wanted());
-              page.take(rows, key, step);
+              page.add(rows, key, step);
             });
             const std::string next = fmt::format("{}.{}", page.key(), page.second_key());
             return std::move(page).response(request, "after", next);
@@ -101,7 +101,7 @@ Route placed_rows(const char* path, const char* sql, const char* key, const char
           row};
 }
 
-void Page::take(const std::string& element, int64_t key) {
+void Page::add(const std::string& element, int64_t key) {
   if (rows_ == limit_) {
     more_ = true;
     return;
@@ -111,7 +111,7 @@ void Page::take(const std::string& element, int64_t key) {
   key_ = key;
 }
 
-void Page::take(Query& query, const char* key, const char* second_key) {
+void Page::add(Query& query, const char* key, const char* second_key) {
   int key_column = -1;
   int second_column = -1;
   while (!more_ && query.next()) {
@@ -123,7 +123,7 @@ void Page::take(Query& query, const char* key, const char* second_key) {
       more_ = true;
       break;
     }
-    take(row_as_json(query), query.integer(key_column));
+    add(row_as_json(query), query.integer(key_column));
     if (second_column >= 0) second_key_ = query.integer(second_column);
   }
 }

@@ -44,8 +44,8 @@ class Page {
  public:
   explicit Page(int64_t limit) : limit_(limit) {}
   // The rows of a query that was asked for rows_wanted(); remembers the keys of the last one taken.
-  void take(Query& query, const char* key, const char* second_key = nullptr);
-  void take(const std::string& element, int64_t key);
+  void add(Query& query, const char* key, const char* second_key = nullptr);
+  void add(const std::string& element, int64_t key);
   // One more than there is room for: whether it comes says whether there is a next page.
   int64_t rows_wanted() const { return limit_ - rows_ + 1; }
   bool more() const { return more_; }

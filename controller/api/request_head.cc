@@ -15,7 +15,7 @@ namespace {
 
 // A target in absolute form names its host, which goes before the field of that name (RFC 9112,
 // 3.2.2).
-void take_absolute_form(RequestHead& head) {
+void parse_absolute_form(RequestHead& head) {
   const std::string start = lower(head.target.substr(0, 8));
   const size_t scheme = start.starts_with("http://") ? 7 : start == "https://" ? 8 : 0;
   if (scheme == 0) return;
@@ -48,7 +48,7 @@ Request request_of(RequestHead& head) {
                     fmt::format("Transfer-Encoding is \"{}\"", head.transfer_encoding),
                     "chunked, or a Content-Length");
   }
-  take_absolute_form(head);
+  parse_absolute_form(head);
   Request request;
   request.method = std::string(head.method);
   const size_t question = std::min(head.target.find('?'), head.target.size());

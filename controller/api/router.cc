@@ -44,17 +44,17 @@ bool matches(const std::vector<std::string>& pattern, const std::vector<std::str
 }
 
 // The same trouble of a thousand requests is one line in ten seconds.
-void tell(const std::string& trouble) {
+void log_trouble(const std::string& trouble) {
   constexpr auto kEvery = std::chrono::seconds(10);
   static std::mutex mutex;
-  static std::string told;
-  static std::chrono::steady_clock::time_point told_at;
+  static std::string logged;
+  static std::chrono::steady_clock::time_point logged_at;
   const std::lock_guard lock(mutex);
   const auto now = std::chrono::steady_clock::now();
-  if (trouble == told && now - told_at < kEvery) return;
+  if (trouble == logged && now - logged_at < kEvery) return;
   spdlog::error("{}", trouble);
-  told = trouble;
-  told_at = now;
+  logged = trouble;
+  logged_at = now;
 }
 
 }  // namespace
@@ -153,13 +153,13 @@ Response response_for(std::exception_ptr error) {
     problem = {"about:blank", "The ledger is not in its place", 503, lost.what(),
                "the same request when it is back; nothing of it has been recorded"};
   } catch (const LedgerError& ledger) {
-    if (!ledger.disk_full()) tell(ledger.what());  // daemon/write_trouble.h
+    if (!ledger.disk_full()) log_trouble(ledger.what());  // daemon/write_trouble.h
     problem = {"about:blank",
                ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",
                ledger.disk_full() ? 507 : 503, ledger.what(),
                "the same request later; nothing of it has been recorded"};
   } catch (const std::bad_alloc&) {
-    tell("a request failed: there is no memory for it");
+    log_trouble("a request failed: there is no memory for it");
     problem = {"about:blank", "Out of memory", 503, "the daemon has no memory for this request",
                "the same request a little later"};
   } catch (const std::exception& other) {

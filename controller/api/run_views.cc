@@ -86,10 +86,10 @@ Response list_runs(Exchange& exchange, const Request& request, Sources& sources)
       while (found.next()) ids.push_back(found.integer(0));
     }
     for (const int64_t id : ids) {
-      page.take(page.rows_wanted() == 1
-                    ? std::string()
-                    : run_summary(connection, ledger::load_run(connection, id).value(), sources),
-                id);
+      page.add(page.rows_wanted() == 1
+                   ? std::string()
+                   : run_summary(connection, ledger::load_run(connection, id).value(), sources),
+               id);
     }
   });
   const std::string next = fmt::format("{}", page.key());
@@ -126,14 +126,14 @@ std::optional<int64_t> step_bound(Connection& connection, const char* sql, int64
 }
 
 // Steps first..last of an attempt that `every` divides.
-void take_steps(Connection& connection, Page& page, int64_t run, int64_t attempt, int64_t from,
-                int64_t to, int64_t every) {
+void add_steps(Connection& connection, Page& page, int64_t run, int64_t attempt, int64_t from,
+               int64_t to, int64_t every) {
   const auto first = step_bound(connection, views::kFirstStepFrom, run, attempt, from);
   const auto last = step_bound(connection, views::kLastStepTo, run, attempt, to);
   if (!first || !last || *first > *last) return;
   if (every == 1) {
     Query rows = connection.query(views::kSteps, run, attempt, *first, *last, page.rows_wanted());
-    page.take(rows, "attempt", "step");
+    page.add(rows, "attempt", "step");
     return;
   }
   const int64_t rest = *first % every;
@@ -141,7 +141,7 @@ void take_steps(Connection& connection, Page& page, int64_t run, int64_t attempt
   const int64_t start = rest == 0 ? *first : *first - rest + every;
   Query rows =
       connection.query(views::kStepsEvery, run, attempt, start, *last, page.rows_wanted(), every);
-  page.take(rows, "attempt", "step");
+  page.add(rows, "attempt", "step");
 }
 
 Response list_steps(Exchange& exchange, const Request& request) {
@@ -167,7 +167,7 @@ Response list_steps(Exchange& exchange, const Request& request) {
       const bool inside = goes_on && attempt == after_attempt;
       if (inside && after_step >= to) continue;
       const int64_t start = inside ? std::max(from, after_step + 1) : from;
-      if (!page.more()) take_steps(connection, page, run, attempt, start, to, every);
+      if (!page.more()) add_steps(connection, page, run, attempt, start, to, every);
     }
   });
   const std::string next = fmt::format("{}.{}", page.key(), page.second_key());

@@ -22,7 +22,7 @@ using asio::ip::tcp;
 
 constexpr size_t kStackBytes = 256 << 10;  // of a coroutine; only what it touches is memory
 constexpr int kWakenAtOnce = 256;
-constexpr std::chrono::seconds kTellFullEvery{10};
+constexpr std::chrono::seconds kLogFullEvery{10};
 constexpr std::chrono::milliseconds kBreath{5};  // where memory ran out: not at once again
 
 // What ends a coroutine is logged by guarded_run().
@@ -66,7 +66,7 @@ struct Server::Impl {
   void begin_drain(Services& services);
   void begin_stop(Services& services);
   void forget(const Session& session, const Services& services);
-  void tell_full(const char* what);
+  void log_full(const char* what);
   void dispatch(std::shared_ptr<ChangeNotifier::Waiting> waiting);
 
   ServerOptions options;
@@ -80,8 +80,8 @@ struct Server::Impl {
   asio::steady_timer drain_timer;
   asio::steady_timer stop_timer;
   std::vector<std::unique_ptr<Timer>> timers;
-  Session::Clock::time_point told_full_at;  // of the accept loop
-  int64_t untold_full = 0;
+  Session::Clock::time_point logged_full_at;  // of the accept loop
+  int64_t unlogged_full = 0;
 };
 
 void Server::Impl::listen() {
@@ -137,10 +137,10 @@ void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& ser
   const ClientConnections::Entry entry = connections.enter(session);
   if (entry == ClientConnections::Entry::kForAnother) {
     services.metrics.update([](DaemonNumbers& n) { n.connections_evicted += 1; });
-    tell_full("those without a known token make room");
+    log_full("those without a known token make room");
   } else if (entry != ClientConnections::Entry::kWelcome) {
     services.metrics.update([](DaemonNumbers& n) { n.connections_refused["full"] += 1; });
-    tell_full("newcomers are refused");
+    log_full("newcomers are refused");
     if (entry == ClientConnections::Entry::kNoPlace) return;
   }
   const bool refuse = entry == ClientConnections::Entry::kFull;
@@ -226,14 +226,14 @@ void Server::Impl::forget(const Session& session, const Services& services) {
 }
 
 // Said at most once in ten seconds: a flood must not fill the log.
-void Server::Impl::tell_full(const char* what) {
-  ++untold_full;
+void Server::Impl::log_full(const char* what) {
+  ++unlogged_full;
   const auto now = Session::Clock::now();
-  if (now - told_full_at < kTellFullEvery) return;
+  if (now - logged_full_at < kLogFullEvery) return;
   spdlog::warn("all {} connections are taken: {} ({} since the last such line)",
-               options.connections_max, what, untold_full);
-  told_full_at = now;
-  untold_full = 0;
+               options.connections_max, what, unlogged_full);
+  logged_full_at = now;
+  unlogged_full = 0;
 }
 
 // Wakes many waiters on the I/O threads, in pieces, so that other work comes in between.

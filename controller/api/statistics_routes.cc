@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kBodyMax = 8 << 20;
 constexpr int64_t kStepsAtOnce = 1'000;
 
-Response take(Services& services, Exchange& exchange, const Request& request) {
+Response post_statistics(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   const StatisticsReport report = from_request<StatisticsReport>(request.body);
   ReportAck ack;
@@ -117,7 +117,7 @@ std::vector<Route> statistics_routes(Services& s) {
       {"POST",
        "/v1/runs/{run}/statistics",
        body_of<StatisticsReport>(kBodyMax),
-       [&s](Exchange& e, const Request& request) { return take(s, e, request); },
+       [&s](Exchange& e, const Request& request) { return post_statistics(s, e, request); },
        true,
        {incarnation_parameter()}},
       {"GET",

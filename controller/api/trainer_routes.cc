@@ -27,16 +27,16 @@ constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
 // A report of one kind: parsed, taken in one write, answered with its ReportAck.
 template <typename Message>
 Route report_route(Services& services, const char* path, size_t body_max,
-                   ReportAck (*take)(WriteContext, int64_t, const Message&)) {
+                   ReportAck (*report)(WriteContext, int64_t, const Message&)) {
   return {"POST",
           path,
           body_of<Message>(body_max),
-          [&services, take](Exchange& exchange, const Request& request) {
+          [&services, report](Exchange& exchange, const Request& request) {
             int64_t run = parse_run_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
             ReportAck ack;
             trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-              ack = take({services.runs, transaction}, run, message);
+              ack = report({services.runs, transaction}, run, message);
             });
             return json_response(to_json(ack));
           },

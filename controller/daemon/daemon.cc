@@ -221,13 +221,13 @@ void Daemon::keep_time() {
   for (const SetAsideRuns::Entry& entry : runs_.set_aside().newcomers()) {
     const bool accepted = ledger_->post(
         [this, entry](LedgerTransaction& transaction) {
-          tell_set_aside({runs_, transaction}, entry);
+          report_set_aside({runs_, transaction}, entry);
         },
         [this, entry](std::exception_ptr error) {
           log_failure(fmt::format("no notice that {} is set aside", run_name(entry.run)), error);
-          if (error) runs_.set_aside().not_told(entry.run);
+          if (error) runs_.set_aside().retry_notice(entry.run);
         });
-    if (!accepted) runs_.set_aside().not_told(entry.run);
+    if (!accepted) runs_.set_aside().retry_notice(entry.run);
   }
   leases_.watch_unserved(*ledger_);
   backups_->keep_time();
@@ -295,7 +295,7 @@ void Daemon::reload() {
   ServiceManager::ready(taken ? status() : status() + "; the configuration was not read again");
 }
 
-void Daemon::tell_service_manager() {
+void Daemon::notify_service_manager() {
   server_.on_stop([] { ServiceManager::stopping(); });
   // A sign of life has gone through the server's threads and the ledger's writer. Without a row
   // it touches no disk, so that a full one, which passes, does not end the daemon.
@@ -346,7 +346,7 @@ bool Daemon::serve() {
     watch_ledger();
     keep_time();
   });
-  tell_service_manager();
+  notify_service_manager();
   spdlog::info("gnomond {} ({}) listens on {}, port {}{}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), certificate_ ? " with TLS" : "", config->ledger);
   const SignalListener signals(kDaemonSignals, [this](int number) {

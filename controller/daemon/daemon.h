@@ -45,7 +45,7 @@ class Daemon {
   void look_at_tokens();
   std::string status() const;
   void reload();
-  void tell_service_manager();
+  void notify_service_manager();
   void check_pages();
 
   // Times what is decided and recorded: deadlines, ages, times of rows. What others measure against

@@ -10,7 +10,7 @@
 namespace gnomon {
 namespace {
 
-void tell(const std::string& state) { ::sd_notify(0, state.c_str()); }
+void notify_systemd(const std::string& state) { ::sd_notify(0, state.c_str()); }
 
 int64_t monotonic_microseconds() {
   timespec now{};
@@ -21,16 +21,18 @@ int64_t monotonic_microseconds() {
 }  // namespace
 
 void ServiceManager::ready(const std::string& status) {
-  tell(fmt::format("READY=1\nSTATUS={}", status));
+  notify_systemd(fmt::format("READY=1\nSTATUS={}", status));
 }
 
 void ServiceManager::reloading() {
-  tell(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", monotonic_microseconds()));
+  notify_systemd(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", monotonic_microseconds()));
 }
 
-void ServiceManager::stopping() { tell("STOPPING=1\nSTATUS=answering what is in flight"); }
+void ServiceManager::stopping() {
+  notify_systemd("STOPPING=1\nSTATUS=answering what is in flight");
+}
 
-void ServiceManager::alive() { tell("WATCHDOG=1"); }
+void ServiceManager::alive() { notify_systemd("WATCHDOG=1"); }
 
 std::optional<std::chrono::milliseconds> ServiceManager::watchdog_interval() {
   uint64_t microseconds = 0;

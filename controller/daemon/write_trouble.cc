@@ -5,7 +5,7 @@
 namespace gnomon {
 
 WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
-  constexpr double kTellEverySeconds = 300;
+  constexpr double kLogEverySeconds = 300;
   if (why.empty()) {
     if (failed_ == 0) return {};
     const std::string text = fmt::format(
@@ -16,14 +16,14 @@ WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
     return {text, true};
   }
   if (failed_++ == 0) {
-    since_ = told_at_ = now;
+    since_ = logged_at_ = now;
     return {
         fmt::format(
             "the ledger cannot be written, and what is not recorded is not acknowledged: {}", why),
         false};
   }
-  if (now - told_at_ < kTellEverySeconds) return {};
-  told_at_ = now;
+  if (now - logged_at_ < kLogEverySeconds) return {};
+  logged_at_ = now;
   return {fmt::format("the ledger cannot be written since {:.0f} s: {}", now - since_, why), false};
 }
 

@@ -20,7 +20,7 @@ class WriteTrouble {
  private:
   int64_t failed_ = 0;  // groups since the trouble began; 0: there is none
   double since_ = 0;
-  double told_at_ = 0;
+  double logged_at_ = 0;
 };
 
 }  // namespace gnomon

@@ -172,7 +172,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, ReplayQueue::
   const double ttl = runs_.load(transaction, replay->run).policy.verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
   const QueuedReplay taken = queued(connection, *replay);
-  take_off_board(transaction, taken, on_verifier);
+  remove_from_queue(transaction, taken, on_verifier);
   WindowRow window = window_of(connection, *replay);
   double now = runs_.now();
   int64_t token = replay->token + 1;
@@ -213,8 +213,8 @@ std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
   }
 }
 
-void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
-                            bool on_verifier) {
+void Leases::remove_from_queue(LedgerTransaction& transaction, const QueuedReplay& entry,
+                               bool on_verifier) {
   ReplayQueue& queue = queue_;
   transaction.on_rollback([&queue, entry, on_verifier] {
     if (on_verifier) queue.lease_undone(entry.run);
@@ -397,9 +397,9 @@ void Leases::watch_unserved(Ledger& ledger) {
           add_own_notice({runs_, transaction}, notice.run, kNoVerifierFits, notice.text);
         },
         [this, run](std::exception_ptr error) {
-          if (error) unserved_.not_told(run);
+          if (error) unserved_.retry_notice(run);
         });
-    if (!accepted) unserved_.not_told(run);
+    if (!accepted) unserved_.retry_notice(run);
   }
   for (QueuedReplay& entry : queue_.for_trainers()) {
     if (!queue_.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));

@@ -70,7 +70,8 @@ class Leases {
   bool better_left_to_others(Connection& connection, const ReplayRow& replay,
                              const ReplayQueue::Worker& worker) const;
   std::optional<ReplayRow> next_for(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
-  void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
+  void remove_from_queue(LedgerTransaction& transaction, const QueuedReplay& entry,
+                         bool on_verifier);
   LeaseRow live_row(LedgerTransaction& transaction, int64_t lease, int64_t token);
   void check_repeat(Connection& connection, const LeaseRow& lease,
                     const ReplayResult& result) const;

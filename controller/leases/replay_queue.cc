@@ -60,7 +60,7 @@ void ReplayQueue::add(const QueuedReplay& entry) {
     const Order order{-entry.priority, entry.ordered_at, entry.replay};
     if (!run.queue.emplace(order, entry).second) return;
     with_work_.insert(entry.run);
-    wake = take_waiter(run, entry);
+    wake = pop_waiter(run, entry);
   }
   if (wake) wake();
 }
@@ -239,7 +239,7 @@ bool ReplayQueue::forget(uint64_t ticket) {
 }
 
 // A verifier before a trainer, which would rather train; whoever has waited longest.
-std::function<void()> ReplayQueue::take_waiter(const Run& run, const QueuedReplay& entry) {
+std::function<void()> ReplayQueue::pop_waiter(const Run& run, const QueuedReplay& entry) {
   auto chosen = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     const Worker& worker = it->second.worker;
@@ -256,7 +256,7 @@ std::function<void()> ReplayQueue::take_waiter(const Run& run, const QueuedRepla
 void ReplayQueue::collect_wakes(const Run& run, Wakes& wakes) {
   for (const auto& [order, entry] : run.queue) {
     if (waiting_.empty()) return;
-    if (auto wake = take_waiter(run, entry)) wakes.push_back(std::move(wake));
+    if (auto wake = pop_waiter(run, entry)) wakes.push_back(std::move(wake));
   }
 }
 

@@ -162,7 +162,7 @@ class ReplayQueue {
   static bool may_enter(const Worker& worker, int64_t id, const Run& run);
   static bool may_try(const Worker& worker, const Run& run, const QueuedReplay& entry);
   bool any_for(const Worker& worker) const;
-  std::function<void()> take_waiter(const Run& run, const QueuedReplay& entry);
+  std::function<void()> pop_waiter(const Run& run, const QueuedReplay& entry);
   void collect_wakes(const Run& run, Wakes& wakes);
   template <typename Chosen>
   void drop(int64_t run, const Chosen& chosen);

@@ -46,7 +46,7 @@ class Comparison {
   void value(const std::string& member, const Value& before, const Value& now) {
     if (before != now) note(member, fmt::format("{}", before), fmt::format("{}", now));
   }
-  std::string take() { return std::move(found_); }
+  std::string release() { return std::move(found_); }
 
  private:
   void note(const std::string& member, const std::string& before, const std::string& now) {
@@ -172,7 +172,7 @@ std::string difference(const ReplayResult& known, const ReplayResult& repeated) 
   comparison.value("the number of steps", known.steps.size(), repeated.steps.size());
   if (known.steps.size() == repeated.steps.size()) compare_steps(comparison, known, repeated);
   compare_scores(comparison, known, repeated);
-  return comparison.take();
+  return comparison.release();
 }
 
 }  // namespace gnomon

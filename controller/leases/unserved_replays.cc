@@ -120,8 +120,8 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
     const auto before = waiting_.find(run.run);
     Waiting& it = waiting[run.run];
     it = before == waiting_.end() ? Waiting{now} : before->second;
-    if (!it.told && now >= it.since + kTellSeconds) {
-      it.told = true;
+    if (!it.notified && now >= it.since + kNotifySeconds) {
+      it.notified = true;
       const auto& [reason, which] = *unserved.rbegin();
       result.notices.push_back({run.run, words(terms, *which.first, which.second, reason)});
     }
@@ -131,9 +131,10 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
   return result;
 }
 
-void UnservedReplays::not_told(int64_t run) {
+void UnservedReplays::retry_notice(int64_t run) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = waiting_.find(run); found != waiting_.end()) found->second.told = false;
+  if (const auto found = waiting_.find(run); found != waiting_.end())
+    found->second.notified = false;
 }
 
 }  // namespace gnomon

@@ -17,7 +17,7 @@ namespace gnomon {
 class UnservedReplays {
  public:
   // Verifiers come and go; a run's people are told when it has lasted for so long.
-  static constexpr double kTellSeconds = 60;
+  static constexpr double kNotifySeconds = 60;
   // Those that speak have said what they can do.
   static constexpr double kGiveUpSeconds = 10;
   struct Notice {
@@ -33,12 +33,12 @@ class UnservedReplays {
   // `now` in seconds of a clock that never jumps.
   Look look(const ReplayQueue& queue, const VerifierRegistry& registry, double now);
   // The notice could not be recorded: give it again.
-  void not_told(int64_t run);
+  void retry_notice(int64_t run);
 
  private:
   struct Waiting {
     double since = 0;
-    bool told = false;
+    bool notified = false;
   };
   std::mutex mutex_;
   std::map<int64_t, Waiting> waiting_;  // by run

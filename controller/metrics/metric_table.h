@@ -177,7 +177,7 @@ class MetricFamilies {
   }
 
   // Those with samples.
-  std::vector<prometheus::MetricFamily> take() {
+  std::vector<prometheus::MetricFamily> collect() {
     std::erase_if(families_, [](const auto& family) { return family.metric.empty(); });
     return std::move(families_);
   }

@@ -56,8 +56,8 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
     const std::lock_guard lock(run->mutex);
     of_runs.add({{"run", run->label}}, run->numbers);
   }
-  std::vector<prometheus::MetricFamily> families = of_daemon.take();
-  for (prometheus::MetricFamily& family : of_runs.take()) families.push_back(std::move(family));
+  std::vector<prometheus::MetricFamily> families = of_daemon.collect();
+  for (prometheus::MetricFamily& family : of_runs.collect()) families.push_back(std::move(family));
   return families;
 }
 

@@ -20,7 +20,7 @@ constexpr double kTidySeconds = 1;
 constexpr double kLedgerPauseSeconds = 1;
 constexpr double kIdleSeconds = 30;
 constexpr double kStopSeconds = 0.5;
-constexpr int kFailuresSaid = 3;  // in a row: fewer are no news
+constexpr int kFailuresLogged = 3;  // in a row: fewer are no news
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(
@@ -40,7 +40,7 @@ Notifier::Notifier(Ledger& ledger, Outbox& outbox, Metrics& metrics, NotifierSet
       steady_now_(std::move(steady_now)),
       wanted_(std::move(settings)),
       settings_are_new_(true) {
-  take_settings();
+  apply_settings();
   outbox_.on_message([this] { sender_.wake(); });
   thread_ = std::thread([this] { run(); });
 }
@@ -83,21 +83,21 @@ void Notifier::run() {
       if (!ledger_failed_) spdlog::warn("notifications wait for the ledger: {}", error.what());
       ledger_failed_ = true;
     }
-    for (const Answer& answer : sender_.wait(milliseconds(pause))) take(answer);
+    for (const Answer& answer : sender_.wait(milliseconds(pause))) handle(answer);
   }
   finish();
 }
 
 double Notifier::work() {
   write_ends();
-  take_settings();
+  apply_settings();
   tidy();
   double pause = lanes_.empty() ? kIdleSeconds : kTidySeconds;
   for (auto& [name, lane] : lanes_) pause = std::min(pause, send_from(lane));
   return pause;
 }
 
-void Notifier::take_settings() {
+void Notifier::apply_settings() {
   NotifierSettings wanted;
   {
     const std::lock_guard lock(mutex_);
@@ -248,7 +248,7 @@ void Notifier::send(Lane& lane, const OutboxRow& row) {
   ++lane.under_way;
 }
 
-void Notifier::take(const Answer& answer) {
+void Notifier::handle(const Answer& answer) {
   const auto found = sent_.find(answer.ticket);
   GNOMON_ASSERT(found != sent_.end());
   const OutboxRow row = std::move(found->second);
@@ -260,7 +260,7 @@ void Notifier::take(const Answer& answer) {
     --lane.under_way;
     if (fate == Fate::kAgain) {
       const double wait = lane.pace.failed(answer.retry_after);
-      if (lane.pace.failures() == kFailuresSaid) {
+      if (lane.pace.failures() == kFailuresLogged) {
         spdlog::warn("{} does not take notifications: {}", row.receiver, answer.words());
       }
       lane.not_before = steady_now_() + wait;
@@ -268,7 +268,7 @@ void Notifier::take(const Answer& answer) {
           now_() + std::max(wait, wait_after(end.row.tries + 1, lane.receiver.retry_first_seconds,
                                              lane.receiver.retry_longest_seconds));
     } else {
-      if (lane.pace.failures() >= kFailuresSaid)
+      if (lane.pace.failures() >= kFailuresLogged)
         spdlog::info("{} takes notifications again", row.receiver);
       lane.pace.succeeded();
     }
@@ -280,7 +280,7 @@ void Notifier::take(const Answer& answer) {
 void Notifier::finish() {
   const double until = steady_now_() + kStopSeconds;
   while (sender_.under_way() > 0 && steady_now_() < until) {
-    for (const Answer& answer : sender_.wait(milliseconds(until - steady_now_()))) take(answer);
+    for (const Answer& answer : sender_.wait(milliseconds(until - steady_now_()))) handle(answer);
   }
   try {
     write_ends();

@@ -69,14 +69,14 @@ class Notifier {
   void run();
   // One round; returns the seconds until there may be something to do.
   double work();
-  void take_settings();
+  void apply_settings();
   void write_ends();
   void write_end(LedgerTransaction& transaction, const End& end);
   void tidy();
   double send_from(Lane& lane);
   double send_messages(Lane& lane);
   void send(Lane& lane, const OutboxRow& row);
-  void take(const Answer& answer);
+  void handle(const Answer& answer);
   void finish();
 
   Ledger& ledger_;

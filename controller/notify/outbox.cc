@@ -51,28 +51,29 @@ void Outbox::set_receivers(LedgerTransaction& transaction, const std::vector<Rec
   // At once, for the next write may be part of the same commit.
   transaction.on_rollback([this, before = receivers_] {
     receivers_ = before;
-    told_.clear();
+    notified_.clear();
   });
   receivers_ = receivers;
-  told_.clear();
-  tell_what_lasts(transaction, now);
+  notified_.clear();
+  enqueue_open_conditions(transaction, now);
   transaction.on_commit(
       [this, names] { metrics_.update([&](DaemonNumbers& n) { keep_receivers(n, names); }); });
 }
 
-void Outbox::tell_what_lasts(LedgerTransaction& transaction, double now) {
+void Outbox::enqueue_open_conditions(LedgerTransaction& transaction, double now) {
   Connection& connection = transaction.connection();
   for (const ConditionRow& row : ledger::all_conditions(connection)) {
-    const Names told = names_from_json(row.told);
+    const Names notified = names_from_json(row.told);
     const Alert alert = alert_from_json(row.alert);
     Names know;
     for (const Receiver& receiver : receivers_) {
-      const bool knows = std::ranges::find(told, receiver.name) != told.end();
+      const bool knows = std::ranges::find(notified, receiver.name) != notified.end();
       if (!knows && !receiver.wants(alert)) continue;
       if (!knows) queue(transaction, receiver, row.run, alert, now);
       know.push_back(receiver.name);
     }
-    if (know != told) ledger::note_told(connection, row.run, row.kind, names_to_json(know));
+    if (know != notified)
+      ledger::record_notified(connection, row.run, row.kind, names_to_json(know));
   }
 }
 
@@ -86,19 +87,19 @@ void Outbox::queue(LedgerTransaction& transaction, const Receiver& receiver, int
   });
 }
 
-Outbox::Names Outbox::tell_all(LedgerTransaction& transaction, int64_t run, const Alert& alert,
-                               double now) {
-  Names told;
+Outbox::Names Outbox::enqueue_for_all(LedgerTransaction& transaction, int64_t run,
+                                      const Alert& alert, double now) {
+  Names notified;
   for (const Receiver& receiver : receivers_) {
     if (!receiver.wants(alert)) continue;
     queue(transaction, receiver, run, alert, now);
-    told.push_back(receiver.name);
+    notified.push_back(receiver.name);
   }
-  return told;
+  return notified;
 }
 
-void Outbox::tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now) {
-  tell_all(transaction, run, alert, now);
+void Outbox::enqueue(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now) {
+  enqueue_for_all(transaction, run, alert, now);
 }
 
 void Outbox::make_room(LedgerTransaction& transaction, const std::string& receiver, double now) {
@@ -116,37 +117,37 @@ void Outbox::make_room(LedgerTransaction& transaction, const std::string& receiv
   });
 }
 
-uint32_t& Outbox::told_of(LedgerTransaction& transaction, int64_t run) {
-  if (const auto found = told_.find(run); found != told_.end()) return found->second;
-  uint32_t told = 0;
+uint32_t& Outbox::notified_of(LedgerTransaction& transaction, int64_t run) {
+  if (const auto found = notified_.find(run); found != notified_.end()) return found->second;
+  uint32_t notified = 0;
   for (const std::string& kind : ledger::conditions_of(transaction.connection(), run)) {
-    told |= bit_named(kind);
+    notified |= bit_named(kind);
   }
   // Whatever undoes this write, the next one starts from what the ledger has.
-  transaction.on_rollback([this, run] { told_.erase(run); });
-  return told_[run] = told;
+  transaction.on_rollback([this, run] { notified_.erase(run); });
+  return notified_[run] = notified;
 }
 
-void Outbox::tell_conditions(LedgerTransaction& transaction,
-                             const std::function<Subject()>& subject, int64_t run,
-                             const decide::State& state, double now) {
+void Outbox::enqueue_conditions(LedgerTransaction& transaction,
+                                const std::function<Subject()>& subject, int64_t run,
+                                const decide::State& state, double now) {
   const uint32_t hold = conditions_that_hold(state);
-  uint32_t& told = told_of(transaction, run);
-  if (hold == told) return;
-  transaction.on_rollback([this, run] { told_.erase(run); });
+  uint32_t& notified = notified_of(transaction, run);
+  if (hold == notified) return;
+  transaction.on_rollback([this, run] { notified_.erase(run); });
   Connection& connection = transaction.connection();
   for (size_t i = 0; i < kConditionKinds.size(); ++i) {
     const auto condition = static_cast<Condition>(1u << i);
     const std::string kind(kConditionKinds[i].name);
-    if ((told & ~hold & condition) != 0) end_condition(transaction, run, kind, now);
-    if ((hold & ~told & condition) != 0) {
+    if ((notified & ~hold & condition) != 0) end_condition(transaction, run, kind, now);
+    if ((hold & ~notified & condition) != 0) {
       const Alert alert = condition_alert(subject(), condition, state, now);
-      const Names names = tell_all(transaction, run, alert, now);
+      const Names names = enqueue_for_all(transaction, run, alert, now);
       ledger::begin_condition(connection,
                               {run, kind, now, alert_to_json(alert), names_to_json(names)});
     }
   }
-  told = hold;
+  notified = hold;
 }
 
 void Outbox::end_condition(LedgerTransaction& transaction, int64_t run, const std::string& kind,
@@ -155,10 +156,10 @@ void Outbox::end_condition(LedgerTransaction& transaction, int64_t run, const st
   if (!row) return;
   Alert alert = alert_from_json(row->alert);
   alert.ends_at = now;
-  const Names told = names_from_json(row->told);
+  const Names notified = names_from_json(row->told);
   for (const Receiver& receiver : receivers_) {
-    // Also to one that would not be told of it by now: what it began is not left open.
-    const bool knows = std::ranges::find(told, receiver.name) != told.end();
+    // Also to one that would not be notified of it by now: what it began is not left open.
+    const bool knows = std::ranges::find(notified, receiver.name) != notified.end();
     if (knows) queue(transaction, receiver, run, alert, now);
   }
 }

@@ -1,6 +1,6 @@
-// What receivers are to be told, written in the same write as what it tells of: a message is there
-// exactly when its cause is. Without receivers nothing is written. Everything here runs on the
-// ledger's writer thread, inside a write.
+// What receivers are to be notified, written in the same write as what it tells of: a message is
+// there exactly when its cause is. Without receivers nothing is written. Everything here runs on
+// the ledger's writer thread, inside a write.
 #pragma once
 
 #include <functional>
@@ -25,35 +25,36 @@ class Outbox {
   // Called after a commit that left messages. Before the first one.
   void on_message(std::function<void()> action) { on_message_ = std::move(action); }
 
-  // From now on these are told, and may be tried at once; of what lasts, those hear now who were
-  // not told of it. Messages of others are deleted. `now` in seconds since the epoch, here and
-  // below.
+  // From now on these are notified, and may be tried at once; of what lasts, those hear now who
+  // were not notified of it. Messages of others are deleted. `now` in seconds since the epoch, here
+  // and below.
   void set_receivers(LedgerTransaction& transaction, const std::vector<Receiver>& receivers,
                      double now);
   bool anybody() const { return !receivers_.empty(); }
 
-  void tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
-  // Tells what has begun or ended since the last call for this run: the end to those who were told
-  // of the beginning. Cheap when nothing has.
-  void tell_conditions(LedgerTransaction& transaction, const std::function<Subject()>& subject,
-                       int64_t run, const decide::State& state, double now);
+  void enqueue(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
+  // Tells what has begun or ended since the last call for this run: the end to those who were
+  // notified of the beginning. Cheap when nothing has.
+  void enqueue_conditions(LedgerTransaction& transaction, const std::function<Subject()>& subject,
+                          int64_t run, const decide::State& state, double now);
 
  private:
   using Names = std::vector<std::string>;
   void queue(LedgerTransaction& transaction, const Receiver& receiver, int64_t run,
              const Alert& alert, double now);
-  Names tell_all(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
-  void tell_what_lasts(LedgerTransaction& transaction, double now);
+  Names enqueue_for_all(LedgerTransaction& transaction, int64_t run, const Alert& alert,
+                        double now);
+  void enqueue_open_conditions(LedgerTransaction& transaction, double now);
   void end_condition(LedgerTransaction& transaction, int64_t run, const std::string& kind,
                      double now);
-  uint32_t& told_of(LedgerTransaction& transaction, int64_t run);
+  uint32_t& notified_of(LedgerTransaction& transaction, int64_t run);
   void make_room(LedgerTransaction& transaction, const std::string& receiver, double now);
 
   Metrics& metrics_;
   int64_t waiting_max_;
   std::vector<Receiver> receivers_;
   std::function<void()> on_message_;
-  std::map<int64_t, uint32_t> told_;  // the conditions of a run, as the ledger has them
+  std::map<int64_t, uint32_t> notified_;  // the conditions of a run, as the ledger has them
 };
 
 }  // namespace gnomon::notify

@@ -10,35 +10,35 @@ notify::Subject subject_of(const CachedRun& run) {
 
 }  // namespace
 
-void tell_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
-                 const decide::Event* event, const std::vector<decide::Effect>& effects,
-                 double time) {
+void notify_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                   const decide::Event* event, const std::vector<decide::Effect>& effects,
+                   double time) {
   if (!outbox || !outbox->anybody()) return;
-  const auto tell = [&](const notify::Alert& alert) {
-    outbox->tell(transaction, run.id, alert, time);
+  const auto enqueue = [&](const notify::Alert& alert) {
+    outbox->enqueue(transaction, run.id, alert, time);
   };
   if (const auto* started = event ? std::get_if<decide::AttemptStarted>(event) : nullptr) {
-    tell(notify::attempt_alert(subject_of(run), *started, time));
+    enqueue(notify::attempt_alert(subject_of(run), *started, time));
   }
   for (const decide::Effect& effect : effects) {
     if (const auto* decision = std::get_if<decide::RecordDecision>(&effect)) {
-      tell(notify::decision_alert(subject_of(run), *decision, time));
+      enqueue(notify::decision_alert(subject_of(run), *decision, time));
     } else if (const auto* quarantine = std::get_if<decide::QuarantineVerifier>(&effect)) {
-      tell(notify::quarantine_alert(subject_of(run), *quarantine, time));
+      enqueue(notify::quarantine_alert(subject_of(run), *quarantine, time));
     }
   }
-  outbox->tell_conditions(
+  outbox->enqueue_conditions(
       transaction, [&] { return subject_of(run); }, run.id, run.state, time);
   if (const auto* ended = event ? std::get_if<decide::RunEnded>(event) : nullptr) {
-    tell(notify::ended_alert(subject_of(run), *ended, run.state.attempt.number, time));
+    enqueue(notify::ended_alert(subject_of(run), *ended, run.state.attempt.number, time));
   }
 }
 
-void tell_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
-                    const TrainerNotice& notice, int64_t number, double time) {
+void notify_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                      const TrainerNotice& notice, int64_t number, double time) {
   if (!outbox || !outbox->anybody()) return;
-  outbox->tell(transaction, run.id, notify::notice_alert(subject_of(run), notice, number, time),
-               time);
+  outbox->enqueue(transaction, run.id, notify::notice_alert(subject_of(run), notice, number, time),
+                  time);
 }
 
 }  // namespace gnomon

@@ -14,11 +14,11 @@
 namespace gnomon {
 
 // Reports what an event led to. `event` is null for one on record that is judged otherwise now.
-void tell_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
-                 const decide::Event* event, const std::vector<decide::Effect>& effects,
-                 double time);
+void notify_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                   const decide::Event* event, const std::vector<decide::Effect>& effects,
+                   double time);
 // Reports a notice.
-void tell_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
-                    const TrainerNotice& notice, int64_t number, double time);
+void notify_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                      const TrainerNotice& notice, int64_t number, double time);
 
 }  // namespace gnomon

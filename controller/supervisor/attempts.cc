@@ -89,7 +89,7 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
   return report_ack(write.transaction, run, 1, 0);
 }
 
-void go_on(WriteContext write, CachedRun& run, const StepReport& step) {
+void continue_attempt(WriteContext write, CachedRun& run, const StepReport& step) {
   const std::string before = run.life;
   revive(write, run);
   write.runs.set_terms_on_commit(write.transaction, run);

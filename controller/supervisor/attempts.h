@@ -13,7 +13,7 @@ namespace gnomon {
 ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& attempt);
 // A run that had stopped or failed is live again, with the attempt that was under way, whose next
 // report is `step`.
-void go_on(WriteContext write, CachedRun& run, const StepReport& step);
+void continue_attempt(WriteContext write, CachedRun& run, const StepReport& step);
 // The metrics show how much of each layer runs in FP8 under this plan.
 void show_layers(WriteContext write, CachedRun& run, int64_t plan_version);
 

@@ -100,7 +100,7 @@ class Replay {
       throw Misfit(fmt::format("it knows step {} of attempt {} before event {}, which reports it",
                                event.step, event.attempt, seq));
     }
-    tell_step(seq, event, event.reported_at);
+    replay_step(seq, event, event.reported_at);
   }
   // To be called when there are no more steps.
   void rest() { rows_before(INT64_MAX); }
@@ -137,7 +137,7 @@ class Replay {
         throw Misfit(fmt::format("the report of step {} of attempt {} (event {}) is not there",
                                  row.step.value_or(0), row.attempt.value_or(0), row.seq));
       }
-      return tell_step(row.seq, *step, row.time, row.body);
+      return replay_step(row.seq, *step, row.time, row.body);
     }
     other_events_ += 1;
     std::optional<decide::Event> event;
@@ -147,17 +147,17 @@ class Replay {
       throw Misfit(
           fmt::format("event {} ({}) cannot be read: {}", row.seq, row.type, error.what()));
     }
-    tell(row.seq, *event, row.time);
+    replay_event(row.seq, *event, row.time);
   }
-  void tell_step(int64_t seq, const StepRow& step, double time,
-                 const std::optional<std::string>& body = {}) {
-    std::vector<decide::Effect> effects = tell(seq, decide::step_event(step, body), time);
+  void replay_step(int64_t seq, const StepRow& step, double time,
+                   const std::optional<std::string>& body = {}) {
+    std::vector<decide::Effect> effects = replay_event(seq, decide::step_event(step, body), time);
     if (!effects.empty() && keep_effects) late_.push_back({std::move(effects), seq, time});
     if (steps_kept_ == 0) return;
     if (steps_.size() == steps_kept_) steps_.pop_front();
     steps_.push_back(step);
   }
-  std::vector<decide::Effect> tell(int64_t seq, const decide::Event& event, double time) {
+  std::vector<decide::Effect> replay_event(int64_t seq, const decide::Event& event, double time) {
     const std::string type = decide::event_type(event);
     if (seq != known_.seq + 1) {
       gap_ = true;

@@ -34,7 +34,7 @@ TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, 
 }
 
 // Whether a notice of this kind is as new as that.
-bool told_lately(Connection& connection, int64_t run, double time) {
+bool notified_lately(Connection& connection, int64_t run, double time) {
   Query newest = connection.query(
       "SELECT max(noticed_at) FROM notices WHERE run = ? AND kind = 'ecc_errors'", run);
   const std::optional<double> told = newest.next() ? newest.optional_real(0) : std::nullopt;
@@ -43,7 +43,7 @@ bool told_lately(Connection& connection, int64_t run, double time) {
 
 }  // namespace
 
-std::string take_health(WriteContext write, const CachedRun& run, const StepReport& report) {
+std::string record_health(WriteContext write, const CachedRun& run, const StepReport& report) {
   const DeviceHealth& health = *report.device_health;
   Connection& connection = write.transaction.connection();
   const std::optional<AttemptRow> attempt =
@@ -65,7 +65,7 @@ std::string take_health(WriteContext write, const CachedRun& run, const StepRepo
     // Fewer than before: the driver was loaded again and counts from 0.
     const int64_t told = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
     row.ecc_told = told;
-    if (count > told && !told_lately(connection, run.id, health.time)) {
+    if (count > told && !notified_lately(connection, run.id, health.time)) {
       add_notice(write, run, errors_grew(report, row, told));
       row.ecc_told = count;
     }

@@ -10,6 +10,6 @@
 namespace gnomon {
 
 // Records the health that a step carries; the step was not on record. Returns the device's host.
-std::string take_health(WriteContext write, const CachedRun& run, const StepReport& report);
+std::string record_health(WriteContext write, const CachedRun& run, const StepReport& report);
 
 }  // namespace gnomon

@@ -66,7 +66,7 @@ void add_own_notice(WriteContext write, int64_t id, std::string_view kind,
   add_notice(write, run, notice);
 }
 
-void tell_set_aside(WriteContext write, const SetAsideRuns::Entry& entry) {
+void report_set_aside(WriteContext write, const SetAsideRuns::Entry& entry) {
   if (write.runs.has(entry.run)) {  // it is in memory: what was written down is put right
     write.runs.save_at_end(write.transaction, write.runs.load(write.transaction, entry.run));
     write.transaction.on_commit(
@@ -111,8 +111,8 @@ bool add_notice(WriteContext write, const CachedRun& run, const TrainerNotice& n
   if (!number) return false;
   Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
   write.runs.stream(write.transaction, id, "notice", first_row_as_json(row));
-  tell_of_notice(write.runs.options().outbox, write.transaction, run, notice, *number,
-                 write.runs.now());
+  notify_of_notice(write.runs.options().outbox, write.transaction, run, notice, *number,
+                   write.runs.now());
   write.transaction.on_commit([&runs = write.runs, id, kind = notice.kind] {
     runs.metrics().update_run(id, [&](RunNumbers& numbers) { numbers.notices[kind] += 1; });
   });

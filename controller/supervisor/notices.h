@@ -16,7 +16,7 @@ ReportAck report_notice(WriteContext write, int64_t id, const TrainerNotice& not
 // gnomond's own word for people, of a kind of kOwnNoticeKinds; no decision rests on it.
 void add_own_notice(WriteContext write, int64_t id, std::string_view kind, const std::string& text);
 // Records a notice and stops giving out the run's work.
-void tell_set_aside(WriteContext write, const SetAsideRuns::Entry& entry);
+void report_set_aside(WriteContext write, const SetAsideRuns::Entry& entry);
 // False when the very same notice is on record.
 bool add_notice(WriteContext write, const CachedRun& run, const TrainerNotice& notice);
 

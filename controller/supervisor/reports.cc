@@ -119,7 +119,7 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
     const bool has_ended = run.life == "stopped" || run.life == "failed";
     if (has_ended && std::pair(report.attempt, report.step) > run.newest_step &&
         report.attempt == ledger::newest_attempt(connection, id)) {
-      go_on(write, run, report);
+      continue_attempt(write, run, report);
     }
     if (handle_step(write, run, report, time)) {
       fresh.push_back(report);
@@ -139,7 +139,7 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
   std::optional<std::pair<std::string, DeviceHealth>> newest_health;
   for (const StepReport& report : fresh) {
     if (report.device_health) {
-      newest_health = {take_health(write, run, report), *report.device_health};
+      newest_health = {record_health(write, run, report), *report.device_health};
     }
   }
   int64_t accepted = static_cast<int64_t>(fresh.size());

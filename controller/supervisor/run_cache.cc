@@ -124,7 +124,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
   };
   CachedRun& run = runs_.emplace(id, read_run(connection, *row, late)).first->second;
   for (const auto& apply : late_effects) apply();
-  if (!effects.empty()) tell_people(options_.outbox, transaction, run, nullptr, effects, now());
+  if (!effects.empty()) notify_people(options_.outbox, transaction, run, nullptr, effects, now());
   if (!effects.empty() || run.save_due) {
     run.save_due = false;
     save_at_end(transaction, run);
@@ -210,7 +210,7 @@ std::vector<decide::Effect> RunCache::step(LedgerTransaction& transaction, Cache
   for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }
-  tell_people(options_.outbox, transaction, run, &event, effects, time);
+  notify_people(options_.outbox, transaction, run, &event, effects, time);
   if (!effects.empty()) {
     run.ack.reset();
     save_at_end(transaction, run);

@@ -73,7 +73,7 @@ void SetAsideRuns::put(const RunRow& run, const std::string& reason, uint64_t wr
   if (known.entry.reason != reason) {
     spdlog::error("{} ({}) cannot be read from the ledger and is set aside: {}", run_name(run.id),
                   run.label(), reason);
-    known.told = false;
+    known.notified = false;
   }
   known.entry = {run.id, run.label(), reason};
   known.written = written;
@@ -96,14 +96,14 @@ std::vector<SetAsideRuns::Entry> SetAsideRuns::newcomers() {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> entries;
   for (auto& [run, known] : runs_) {
-    if (!std::exchange(known.told, true)) entries.push_back(known.entry);
+    if (!std::exchange(known.notified, true)) entries.push_back(known.entry);
   }
   return entries;
 }
 
-void SetAsideRuns::not_told(int64_t run) {
+void SetAsideRuns::retry_notice(int64_t run) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = runs_.find(run); found != runs_.end()) found->second.told = false;
+  if (const auto found = runs_.find(run); found != runs_.end()) found->second.notified = false;
 }
 
 void SetAsideRuns::forget(int64_t run) {

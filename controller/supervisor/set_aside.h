@@ -37,16 +37,16 @@ class SetAsideRuns {
   // Empty: the run is not set aside, as far as is known.
   std::string reason(int64_t run) const;
   std::vector<Entry> all() const;
-  // Those that were set aside since the last call, or of which not_told() has said so.
+  // Those that were set aside since the last call, or of which retry_notice() has said so.
   std::vector<Entry> newcomers();
-  void not_told(int64_t run);
+  void retry_notice(int64_t run);
   void forget(int64_t run);
 
  private:
   struct Known {
     Entry entry;
     uint64_t written = 0;  // hash of what was tried
-    bool told = false;
+    bool notified = false;
   };
   void put(const RunRow& run, const std::string& reason, uint64_t written);
 

@@ -52,7 +52,7 @@ void run(ControllerBenchOptions& options) {
   const ScaleOptions scale{options.gnomond, options.folder, options.quick};
   const auto add = [&](const char* part, json::object (*measure)(const ScaleOptions&)) {
     if (!options.wants(part)) return;
-    tell(part);
+    print_progress(part);
     try {
       for (auto& [key, value] : measure(scale)) result[key] = std::move(value);
     } catch (const Error& error) {  // what was measured before it is still told

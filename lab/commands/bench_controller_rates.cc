@@ -149,14 +149,15 @@ class Turns {
 };
 
 void measure_in_turn(const RateOptions& options, Rounds& rounds, json::object& versions) {
-  tell(options.peers ? "reports of single steps, puts to etcd and posts to pushgateway in turn, 64 "
+  print_progress(options.peers
+                     ? "reports of single steps, puts to etcd and posts to pushgateway in turn, 64 "
                        "connections"
                      : "reports of single steps, 64 connections");
   Turns(options).measure(rounds, versions);
 }
 
 void measure_batches(const RateOptions& options, Rounds& rounds) {
-  tell("reports of a hundred steps, 8 connections");
+  print_progress("reports of a hundred steps, 8 connections");
   const TemporaryDirectory folder(options.folder);
   bench::BenchDaemon daemon(options.gnomond, folder.path(), "mode = \"observe\"\n");
   const bench::ReportRate rate =
@@ -169,7 +170,7 @@ void measure_batches(const RateOptions& options, Rounds& rounds) {
 }
 
 void measure_tls(const RateOptions& options, Rounds& rounds) {
-  tell("the same in TLS, and connections that begin");
+  print_progress("the same in TLS, and connections that begin");
   if (bench::on_path("openssl").empty()) {
     return rounds.add_missing("tls_reports_per_second_64", "openssl is not installed");
   }
@@ -190,8 +191,8 @@ void measure_tls(const RateOptions& options, Rounds& rounds) {
 }
 
 void measure_directives(const RateOptions& options, bool saturated, Rounds& rounds) {
-  tell(saturated ? "the same while reports come as fast as they are answered"
-                 : "directives of a hundred runs that report ten times a second");
+  print_progress(saturated ? "the same while reports come as fast as they are answered"
+                           : "directives of a hundred runs that report ten times a second");
   const TemporaryDirectory folder(options.folder);
   bench::BenchDaemon daemon(options.gnomond, folder.path(), bench::directive_policy());
   const bench::DirectiveTimes times =
@@ -224,7 +225,7 @@ std::string share_of(const json::object& result, const char* key, const char* wh
 
 }  // namespace
 
-void tell(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
+void print_progress(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
 
 json::object measure_rates(RateOptions options) {
   if (options.quick) {

@@ -19,7 +19,7 @@ struct RateOptions {
 // Medians by plain keys; "rounds" has all values of a key, "missing" why a key is null.
 boost::json::object measure_rates(RateOptions options);
 // Says on the standard error what the benchmark does now.
-void tell(const char* what);
+void print_progress(const char* what);
 void print_rates(const boost::json::object& result);
 
 }  // namespace gnomon::cli

@@ -50,10 +50,10 @@ struct Recorder {
   Stopwatch watch;
 
   void work(int job);
-  void told(const rehearsal::CatalogueRun& run, const rehearsal::TracedResult& result);
+  void record(const rehearsal::CatalogueRun& run, const rehearsal::TracedResult& result);
 };
 
-void Recorder::told(const rehearsal::CatalogueRun& run, const rehearsal::TracedResult& result) {
+void Recorder::record(const rehearsal::CatalogueRun& run, const rehearsal::TracedResult& result) {
   const std::lock_guard lock(mutex);
   ++done;
   const double seconds = watch.read().seconds;
@@ -72,7 +72,7 @@ void Recorder::work(int job) {
           rehearsal::rehearse(rehearsal::setup_of(left[i], options.data, scratch));
       fs::remove_all(scratch);
       trace.write(fs::path(options.record) / left[i].file_name());
-      told(left[i], trace.result);
+      record(left[i], trace.result);
     }
   } catch (const std::exception& error) {
     const std::lock_guard lock(mutex);

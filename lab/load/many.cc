@@ -128,7 +128,7 @@ class Verifiers {
                     .answered =
                         [this, &refusals](int c, int status, std::string_view body) {
                           refusals.see(status, body);
-                          if (body.starts_with("{\"lease\"")) take(c, body);
+                          if (body.starts_with("{\"lease\"")) handle_lease(c, body);
                         }};
           try {
             put_off_ = run_load(load).put_off;
@@ -161,7 +161,7 @@ class Verifiers {
     request.swap(answer);
     answer.clear();
   }
-  void take(int connection, std::string_view body) {
+  void handle_lease(int connection, std::string_view body) {
     const Lease lease = from_json<Lease>(body);
     append_post(fmt::format("/v1/leases/{}/complete", lease.lease),
                 to_json(result_of(lease, kHealthyGap)), answers_[static_cast<size_t>(connection)]);

@@ -14,7 +14,7 @@ namespace {
 constexpr double kProbabilityLow = 0.05, kProbabilityHigh = 0.95;
 
 // Takes a number and a k, M or G behind it off the front; NaN when there is none.
-double take_number(std::string_view& text) {
+double parse_number(std::string_view& text) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [next, error] = std::from_chars(text.data(), end, value);
@@ -31,7 +31,7 @@ double take_number(std::string_view& text) {
 double one_hazard(const std::string& option, const std::string& whole, std::string_view text) {
   const bool inverse = text.starts_with("1/");
   if (inverse) text.remove_prefix(2);
-  double value = take_number(text);
+  double value = parse_number(text);
   if (inverse) value = 1 / value;
   if (!text.empty() || !(value == 0 || (value >= 1e-12 && value <= 1))) {
     throw ConfigError("", 0, option, whole,
@@ -52,7 +52,7 @@ bool is_word(std::string_view text) {
 
 double parse_count(const std::string& option, const std::string& text) {
   std::string_view rest = text;
-  const double value = take_number(rest);
+  const double value = parse_number(rest);
   if (!rest.empty() || !(value > 0 && value <= 1e15)) {
     throw ConfigError("", 0, option, text, "a number above 0, as 20000, 500k or 1.5M");
   }
@@ -86,7 +86,7 @@ void parse_hazard(const std::string& option, const std::string& text, RunQuestio
 Budget parse_budget(const std::string& option, const std::string& text) {
   std::string_view rest = text;
   Budget budget;
-  budget.amount = take_number(rest);
+  budget.amount = parse_number(rest);
   if (!(budget.amount > 0 && budget.amount <= 1e15) || (!rest.empty() && !is_word(rest))) {
     throw ConfigError("", 0, option, text,
                       "GPU-hours (20000, 20kh) or money with its unit (1.5Musd, 50keur)");

@@ -50,7 +50,7 @@ class Rehearsal {
  private:
   void start();
   void train_step();
-  void take_checkpoint();
+  void write_checkpoint();
   void forget_checkpoints();
   void feed(const decide::Event& event);
   void apply(const decide::Effect& effect);
@@ -208,7 +208,7 @@ void Rehearsal::start() {
   run.tokens_per_step = config.batch.tokens_per_step();
   feed(run);
   feed(decide::AttemptStarted{attempt_, 0, "start", engine_.plan().version, kHost});
-  take_checkpoint();
+  write_checkpoint();
 }
 
 void Rehearsal::train_step() {
@@ -229,7 +229,7 @@ void Rehearsal::train_step() {
                             as_traced(result.grad_norm), seconds});
 }
 
-void Rehearsal::take_checkpoint() {
+void Rehearsal::write_checkpoint() {
   if (!setup_.watched) return;
   uri_ = uri_now();
   store_.write(attempt_, engine_.step(), engine_.checkpoint());
@@ -335,7 +335,7 @@ void Rehearsal::obey(const decide::IssueDirective& directive) {
   }
   if (directive.kind == "pause" || directive.kind == "resume") paused_ = directive.kind == "pause";
   if (directive.kind == "stop") stopped_ = true;
-  if (directive.kind == "checkpoint_now") take_checkpoint();
+  if (directive.kind == "checkpoint_now") write_checkpoint();
   feed(decide::DirectiveChanged{directive.number, "applied", attempt_, engine_.step(), ""});
 }
 
@@ -365,7 +365,7 @@ Trace Rehearsal::run() {
   while (engine_.step() < setup_.steps && !paused_ && !stopped_ &&
          trace_.result.steps_trained < trained_max) {
     train_step();
-    if (engine_.step() % setup_.checkpoint_every == 0) take_checkpoint();
+    if (engine_.step() % setup_.checkpoint_every == 0) write_checkpoint();
     follow();
   }
   TracedResult& result = trace_.result;

@@ -58,7 +58,7 @@ class NotifierTest : public LedgerTest {
         decision.decision = i;
         decision.sentence = fmt::format("alarm {}", i);
         const Subject subject{run, fmt::format("r{}", run), "1", "observe"};
-        outbox_.tell(transaction, run, decision_alert(subject, decision, wall()), wall());
+        outbox_.enqueue(transaction, run, decision_alert(subject, decision, wall()), wall());
       }
     });
   }

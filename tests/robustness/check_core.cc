@@ -11,7 +11,7 @@ namespace {
 struct Wanted {
   std::vector<std::string> decisions, directives, windows, replays;
 
-  void take(const decide::Effect& effect, int64_t seq) {
+  void add(const decide::Effect& effect, int64_t seq) {
     if (const auto* d = std::get_if<decide::RecordDecision>(&effect)) {
       decisions.push_back(decision_line(d->decision, d->kind, d->verdict, d->action, d->enforced,
                                         d->sentence, d->evidence, seq));
@@ -106,7 +106,7 @@ void check_core(const std::string& ledger, const RunRecord& run, Findings& findi
           findings.add("{}: event {} follows event {}", run.story.name(), event.seq, next - 1);
         }
         next = event.seq + 1;
-        for (const decide::Effect& effect : effects) wanted.take(effect, event.seq);
+        for (const decide::Effect& effect : effects) wanted.add(effect, event.seq);
         if (saved && saved->seq == event.seq && saved->json != decide::state_to_json(state)) {
           findings.add("{}: the state written down after event {} is not what the events lead to",
                        run.story.name(), event.seq);

@@ -178,12 +178,12 @@ TEST_F(DeviceHealthTest, TheWatchGivesEachSampleOnce) {
   DeviceWatch watch(
       {.bus_id = StandinGpu::kBusId, .interval = std::chrono::milliseconds(5), .open = standin});
   DeviceWatch::News news;
-  ASSERT_TRUE(eventually([&] { return (news = watch.take()).health.has_value(); }));
+  ASSERT_TRUE(eventually([&] { return (news = watch.poll()).health.has_value(); }));
   EXPECT_EQ(news.health->power_watts, 520.5);
   EXPECT_EQ(news.trouble, "");
   gpu.set("celsius", "88");
   EXPECT_TRUE(eventually([&] {
-    news = watch.take();
+    news = watch.poll();
     return news.health && news.health->temperature_celsius == 88.0;
   }));
 }
@@ -193,7 +193,7 @@ TEST_F(DeviceHealthTest, TheWatchSamplesNoOftenerThanItsIntervalHoweverOftenItIs
       {.bus_id = StandinGpu::kBusId, .interval = std::chrono::seconds(30), .open = standin});
   int samples = 0;
   for (const auto until = Clock::now() + std::chrono::milliseconds(300); Clock::now() < until;) {
-    if (watch.take().health) ++samples;
+    if (watch.poll().health) ++samples;
   }
   EXPECT_EQ(samples, 1);
 }
@@ -206,7 +206,7 @@ TEST_F(DeviceHealthTest, TroubleIsToldWhenItBeginsAndWhenItEnds) {
   int samples = 0;
   const auto listen = [&](size_t sentences, int more) {
     return eventually([&, wanted = samples + more] {
-      DeviceWatch::News news = watch.take();
+      DeviceWatch::News news = watch.poll();
       if (!news.trouble.empty()) told.push_back(news.trouble);
       if (news.health) ++samples;
       return told.size() >= sentences && samples >= wanted;
@@ -223,10 +223,10 @@ TEST_F(DeviceHealthTest, TroubleIsToldWhenItBeginsAndWhenItEnds) {
 TEST_F(DeviceHealthTest, WithoutALibraryTheWatchSaysSoOnceAndGivesNothing) {
   DeviceWatch watch({.bus_id = StandinGpu::kBusId, .open = no_library});
   DeviceWatch::News news;
-  ASSERT_TRUE(eventually([&] { return !(news = watch.take()).trouble.empty(); }));
+  ASSERT_TRUE(eventually([&] { return !(news = watch.poll()).trouble.empty(); }));
   EXPECT_THAT(news.trouble, AllOf(HasSubstr("is not watched"), HasSubstr("libgnomon-no-nvml.so.1"),
                                   HasSubstr("Advice.")));
-  EXPECT_FALSE(watch.take().health.has_value());
+  EXPECT_FALSE(watch.poll().health.has_value());
 }
 
 TEST_F(DeviceHealthTest, ADriverThatHangsHoldsUpNeitherAStepNorTheEnd) {
@@ -237,7 +237,7 @@ TEST_F(DeviceHealthTest, ADriverThatHangsHoldsUpNeitherAStepNorTheEnd) {
                        .patience_at_end = std::chrono::milliseconds(50),
                        .open = standin});
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it is inside a call by now
-    for (int i = 0; i < 1000; ++i) EXPECT_FALSE(watch.take().health.has_value());
+    for (int i = 0; i < 1000; ++i) EXPECT_FALSE(watch.poll().health.has_value());
   }
   EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(600));
   gpu.forget("sleep_ms");
@@ -253,7 +253,7 @@ TEST_F(DeviceHealthTest, ASampleTakesMillisecondsAndToTakeItMicroseconds) {
   const double sample = std::chrono::duration<double>(Clock::now() - start).count() / kTimes;
   DeviceWatch watch({.bus_id = StandinGpu::kBusId, .open = standin});
   start = Clock::now();
-  for (int i = 0; i < kTimes; ++i) watch.take();
+  for (int i = 0; i < kTimes; ++i) watch.poll();
   const double take = std::chrono::duration<double>(Clock::now() - start).count() / kTimes;
   RecordProperty("sample_microseconds", std::to_string(sample * 1e6));
   RecordProperty("take_microseconds", std::to_string(take * 1e6));

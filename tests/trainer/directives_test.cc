@@ -45,7 +45,7 @@ class DirectiveInboxTest : public ::testing::Test {
   }
   std::optional<Directive> next() {
     std::optional<Directive> directive;
-    const bool came = eventually([&] { return (directive = inbox_->take()).has_value(); }, 10s);
+    const bool came = eventually([&] { return (directive = inbox_->pop()).has_value(); }, 10s);
     return came ? directive : std::nullopt;
   }
 
@@ -70,7 +70,7 @@ TEST_F(DirectiveInboxTest, HandsOutEachDirectiveOnceInOrderAndAcknowledgesIt) {
   const auto third = next();
   ASSERT_TRUE(third.has_value());
   EXPECT_EQ(third->number, 3);
-  EXPECT_FALSE(inbox_->take().has_value());
+  EXPECT_FALSE(inbox_->pop().has_value());
 }
 
 TEST_F(DirectiveInboxTest, WhatWasAnsweredBeforeIsNotHandedOutAgainNorAnsweredTwice) {
@@ -87,7 +87,7 @@ TEST_F(DirectiveInboxTest, WhatWasAnsweredBeforeIsNotHandedOutAgainNorAnsweredTw
   spool_.append("directives/1/ack", to_json(applied));
   start(1);
   EXPECT_EQ(next()->number, 2);
-  EXPECT_FALSE(inbox_->take().has_value());
+  EXPECT_FALSE(inbox_->pop().has_value());
   hold_answers = false;
   ASSERT_TRUE(eventually([this] { return spool_.empty(); }));
   const auto acks = controller_.told().acks;
@@ -105,7 +105,7 @@ TEST_F(DirectiveInboxTest, ANumberThatWasUsedIsRejectedVisiblyAndHigherOnesAreTa
   EXPECT_EQ(taken->number, 6);
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(3) == "rejected"; }));
   EXPECT_THAT(controller_.told().acks.at(0).second.reason, HasSubstr("above 5"));
-  EXPECT_FALSE(inbox_->take().has_value());
+  EXPECT_FALSE(inbox_->pop().has_value());
 }
 
 TEST_F(DirectiveInboxTest, ALostLedgerIsNoticedWithoutAReportAndNumbersGoOn) {
@@ -137,7 +137,7 @@ TEST_F(DirectiveInboxTest, WhatALostLedgerWantedAndWasNotDoneIsGivenUp) {
   issue("resume");
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(1) == "acknowledged"; }));
   EXPECT_EQ(next()->kind, "resume");
-  EXPECT_FALSE(inbox_->take().has_value());
+  EXPECT_FALSE(inbox_->pop().has_value());
 }
 
 TEST_F(DirectiveInboxTest, ClosedItReturnsWhatWasLeftAndTakesNoMore) {
@@ -145,11 +145,11 @@ TEST_F(DirectiveInboxTest, ClosedItReturnsWhatWasLeftAndTakesNoMore) {
   issue("resume");
   start();
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(2) == "acknowledged"; }));
-  EXPECT_EQ(inbox_->take()->number, 1);
+  EXPECT_EQ(inbox_->pop()->number, 1);
   const std::vector<Directive> left = inbox_->close();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left[0].number, 2);
-  EXPECT_FALSE(inbox_->take().has_value());
+  EXPECT_FALSE(inbox_->pop().has_value());
 }
 
 TEST_F(DirectiveInboxTest, ComesThroughAfterTheControllerWasAway) {
