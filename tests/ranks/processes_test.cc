@@ -88,21 +88,21 @@ TEST_P(RanksOver, TellTheControllerOfOneRunWithTheLossesOfOneProcess) {
   const auto two = train(2, config(20), of_two);
   ASSERT_EQ(two->wait(), 0) << two->output();
 
-  const auto expected = of_one.told(), told = of_two.told();
-  ASSERT_EQ(told.registrations.size(), 1u);
-  EXPECT_EQ(told.registrations[0].fingerprint.world_size, 2);
+  const auto expected = of_one.received(), received = of_two.received();
+  ASSERT_EQ(received.registrations.size(), 1u);
+  EXPECT_EQ(received.registrations[0].fingerprint.world_size, 2);
   EXPECT_EQ(expected.registrations[0].fingerprint.world_size, 1);
-  EXPECT_EQ(told.registrations[0].tokens_per_step, expected.registrations[0].tokens_per_step);
-  EXPECT_EQ(told.attempts.size(), 1u);
-  EXPECT_EQ(told.finished.size(), 1u);
-  EXPECT_EQ(told.conflicts, 0);
-  EXPECT_EQ(told.checkpoints.size(), expected.checkpoints.size());
-  ASSERT_EQ(told.steps.size(), 20u);
-  for (const auto& [key, step] : told.steps) {
+  EXPECT_EQ(received.registrations[0].tokens_per_step, expected.registrations[0].tokens_per_step);
+  EXPECT_EQ(received.attempts.size(), 1u);
+  EXPECT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.conflicts, 0);
+  EXPECT_EQ(received.checkpoints.size(), expected.checkpoints.size());
+  ASSERT_EQ(received.steps.size(), 20u);
+  for (const auto& [key, step] : received.steps) {
     const double loss = expected.steps.at(key).loss;
     EXPECT_NEAR(step.loss, loss, 5e-3 * loss) << key.second;
   }
-  EXPECT_EQ(told.steps.at({1, 1}).loss, expected.steps.at({1, 1}).loss);
+  EXPECT_EQ(received.steps.at({1, 1}).loss, expected.steps.at({1, 1}).loss);
 }
 
 TEST_F(RanksOfProcesses, HaveTheSameBitsOverEveryTransport) {
@@ -154,21 +154,21 @@ TEST_P(KilledRank, EndsTheJobAndTheNextOneGoesOnToTheSameBits) {
   FakeController controller;
   const auto victim = train(2, config(kSteps), controller);
   ASSERT_TRUE(eventually([&] {
-    return controller.steps_told() >= 13 && newest(run_dir()).step >= 10;
+    return controller.steps_received() >= 13 && newest(run_dir()).step >= 10;
   })) << victim->output();
   const pid_t rank = pid_of_rank(transport_, victim->pid(), std::get<1>(GetParam()));
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
   EXPECT_NE(victim->wait(), 0) << victim->output();
-  EXPECT_LT(controller.steps_told(), kSteps) << "it was over before the kill";
+  EXPECT_LT(controller.steps_received(), kSteps) << "it was over before the kill";
   const auto last = train(2, config(kSteps), controller, {"--resume"});
   ASSERT_EQ(last->wait(), 0) << last->output();
   EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "whole")));
-  const auto told = controller.told();
-  EXPECT_EQ(told.conflicts, 0);
-  ASSERT_EQ(told.attempts.size(), 2u);
-  EXPECT_EQ(told.attempts[1].cause, "restart");
-  EXPECT_GE(told.attempts[1].base_step, 10);
+  const auto received = controller.received();
+  EXPECT_EQ(received.conflicts, 0);
+  ASSERT_EQ(received.attempts.size(), 2u);
+  EXPECT_EQ(received.attempts[1].cause, "restart");
+  EXPECT_GE(received.attempts[1].base_step, 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank,
@@ -188,14 +188,14 @@ class SignalledRanks : public RanksOfProcesses,
 TEST_P(SignalledRanks, LeaveACheckpointThatOneAndFourRanksGoOnFrom) {
   FakeController controller;
   const auto two = train(2, config(100000), controller);
-  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << two->output();
+  ASSERT_TRUE(eventually([&] { return controller.steps_received() >= 13; })) << two->output();
   two->signal(std::get<1>(GetParam()));  // to the launcher
   EXPECT_TRUE(eventually([&] { return !two->running(); }));
   const CheckpointInfo stopped = newest(run_dir());
-  EXPECT_EQ(stopped.step, static_cast<int64_t>(controller.told().steps.size()))
+  EXPECT_EQ(stopped.step, static_cast<int64_t>(controller.received().steps.size()))
       << "at the last step done, reported too\n"
       << two->output();
-  EXPECT_TRUE(controller.told().finished.empty());
+  EXPECT_TRUE(controller.received().finished.empty());
 
   const auto one = start(config(100000), {"--controller", controller.url(), "--resume"});
   ASSERT_TRUE(eventually([&] { return controller.newest_step(2) >= stopped.step + 3; }))
@@ -207,18 +207,18 @@ TEST_P(SignalledRanks, LeaveACheckpointThatOneAndFourRanksGoOnFrom) {
       train(4, config(100000), controller, {"--steps", std::to_string(next.step + 3), "--resume"});
   ASSERT_EQ(four->wait(), 0) << four->output();
 
-  const auto told = controller.told();
-  ASSERT_EQ(told.attempts.size(), 3u);
+  const auto received = controller.received();
+  ASSERT_EQ(received.attempts.size(), 3u);
   const int sizes[] = {2, 1, 4};
   const int64_t bases[] = {0, stopped.step, next.step};
   for (size_t i = 0; i < 3; ++i) {
-    ASSERT_TRUE(told.attempts[i].fingerprint);
-    EXPECT_EQ(told.attempts[i].fingerprint->world_size, sizes[i]);
-    EXPECT_EQ(told.attempts[i].base_step, bases[i]);
+    ASSERT_TRUE(received.attempts[i].fingerprint);
+    EXPECT_EQ(received.attempts[i].fingerprint->world_size, sizes[i]);
+    EXPECT_EQ(received.attempts[i].base_step, bases[i]);
   }
-  EXPECT_EQ(told.conflicts, 0);
+  EXPECT_EQ(received.conflicts, 0);
   std::set<int64_t> steps;
-  for (const auto& [key, step] : told.steps) {
+  for (const auto& [key, step] : received.steps) {
     EXPECT_TRUE(steps.insert(key.second).second) << "step " << key.second << " twice";
     EXPECT_LT(step.loss, 6) << key.second;
   }
@@ -248,7 +248,7 @@ TEST_P(RanksOver, DirectivesTakeEffectOnEveryRank) {
   const int64_t changed = controller.last_ack(set_plan).step;
   ASSERT_TRUE(eventually([&] { return controller.newest_step(1) >= changed + 3; }))
       << trainer->output();
-  for (const auto& [key, step] : controller.told().steps) {
+  for (const auto& [key, step] : controller.received().steps) {
     EXPECT_EQ(step.plan_version, key.second <= changed ? 0 : 5) << key.second;
   }
 
@@ -267,7 +267,7 @@ TEST_P(RanksOver, DirectivesTakeEffectOnEveryRank) {
   ASSERT_TRUE(eventually([&] { return controller.newest_step(1) > paused; }));
 
   directive.kind = "rollback";
-  const CheckpointReport target = controller.told().checkpoints.at(0);
+  const CheckpointReport target = controller.received().checkpoints.at(0);
   controller.protect({target.uri});
   directive.checkpoint_uri = target.uri;
   directive.to_step = target.step;
@@ -280,11 +280,11 @@ TEST_P(RanksOver, DirectivesTakeEffectOnEveryRank) {
   const int64_t stop = controller.issue(directive);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(controller.ack_state(stop), "applied");
-  const auto told = controller.told();
-  ASSERT_EQ(told.finished.size(), 1u);
-  EXPECT_EQ(told.finished[0].outcome, "stopped");
+  const auto received = controller.received();
+  ASSERT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.finished[0].outcome, "stopped");
   for (int64_t step = 1; step <= 10; ++step) {
-    EXPECT_EQ(told.steps.at({2, step}).weights_hash, told.steps.at({1, step}).weights_hash)
+    EXPECT_EQ(received.steps.at({2, step}).weights_hash, received.steps.at({1, step}).weights_hash)
         << "a rollback without a plan repeats the bits, step " << step;
   }
 }
@@ -334,9 +334,9 @@ TEST_P(RanksOver, HaveAFingerprintOfAllOfThem) {
                                                 "--controller", controller.url()})),
                test::launcher_options());
     EXPECT_EQ(trainer->wait(), 0) << trainer->output();
-    const auto told = controller.told();
-    EXPECT_EQ(told.registrations.size(), 1u) << trainer->output();
-    return told.registrations.empty() ? Fingerprint{} : told.registrations[0].fingerprint;
+    const auto received = controller.received();
+    EXPECT_EQ(received.registrations.size(), 1u) << trainer->output();
+    return received.registrations.empty() ? Fingerprint{} : received.registrations[0].fingerprint;
   };
   const Fingerprint alike = fingerprint_with(9, "GNOMON_ATTENTION=own");
   EXPECT_EQ(alike.libraries.find("rank"), std::string::npos) << alike.libraries;
@@ -361,8 +361,8 @@ class RanksOfVerifiers : public RanksOfProcesses,
   void SetUp() override {
     const auto trainer = train(2, config(20), controller_);
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-    told_ = controller_.told();
-    Lease lease = test::lease_of(told_, "same");
+    received_ = controller_.received();
+    Lease lease = test::lease_of(received_, "same");
     lease.task.purpose = "triage";
     leases_.queue(lease);
   }
@@ -371,7 +371,7 @@ class RanksOfVerifiers : public RanksOfProcesses,
   }
 
   FakeController controller_;
-  FakeController::Told told_;
+  FakeController::Received received_;
   LeaseServer leases_;
 };
 
@@ -380,11 +380,11 @@ TEST_P(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
   ASSERT_EQ(verifier->wait(), 0) << verifier->output();
   const auto results = leases_.completed();
   ASSERT_EQ(results.size(), 1u) << verifier->output();
-  EXPECT_EQ(results[0].fingerprint, told_.registrations.at(0).fingerprint);
+  EXPECT_EQ(results[0].fingerprint, received_.registrations.at(0).fingerprint);
   ASSERT_EQ(results[0].steps.size(), 10u);
   for (const ReplayStep& step : results[0].steps) {
-    EXPECT_EQ(step.weights_hash, told_.steps.at({1, step.step}).weights_hash) << step.step;
-    EXPECT_EQ(step.loss, told_.steps.at({1, step.step}).loss) << step.step;
+    EXPECT_EQ(step.weights_hash, received_.steps.at({1, step.step}).weights_hash) << step.step;
+    EXPECT_EQ(step.loss, received_.steps.at({1, step.step}).loss) << step.step;
   }
   EXPECT_EQ(results[0].run_end_loss_bf16, results[0].replay_end_loss_bf16);
 }
@@ -398,7 +398,7 @@ TEST_P(RanksOfVerifiers, AMixtureOfRanksIsInTheFingerprintOfTheirRequestsAndResu
   ASSERT_EQ(verifier->wait(), 0) << verifier->output();
   const auto results = leases_.completed();
   ASSERT_EQ(results.size(), 1u) << verifier->output();
-  EXPECT_NE(results[0].fingerprint, told_.registrations.at(0).fingerprint);
+  EXPECT_NE(results[0].fingerprint, received_.registrations.at(0).fingerprint);
   EXPECT_THAT(results[0].fingerprint.libraries, HasSubstr("GNOMON_ATTENTION=own"));
 }
 
@@ -416,7 +416,7 @@ TEST_P(RanksOfVerifiers, AnotherNumberSaysSoInItsFingerprintAndHasNearlyTheSameL
   EXPECT_EQ(results[0].fingerprint.world_size, 1);
   ASSERT_EQ(results[0].steps.size(), 10u);
   for (const ReplayStep& step : results[0].steps) {
-    EXPECT_NEAR(step.loss, told_.steps.at({1, step.step}).loss, 5e-3 * step.loss) << step.step;
+    EXPECT_NEAR(step.loss, received_.steps.at({1, step.step}).loss, 5e-3 * step.loss) << step.step;
   }
   EXPECT_NEAR(*results[0].run_end_loss_bf16, *results[0].replay_end_loss_bf16, 5e-3);
 }

@@ -16,14 +16,14 @@ namespace {
 using Members = std::map<std::string, std::string>;
 
 // A message as its receiver can tell it from another, without times and its name.
-struct Told {
+struct Delivered {
   std::string run_id;
   std::string place;  // "decision N" or "notice N: TEXT"; empty for others
   std::string line;
   bool is_notice() const { return place.starts_with("notice"); }
 };
 
-Told told_of(const std::string& status, Members labels, Members annotations) {
+Delivered delivered_of(const std::string& status, Members labels, Members annotations) {
   annotations.erase("delivery");
   std::string place;
   if (labels.contains("decision")) place = "decision " + labels["decision"];
@@ -41,15 +41,15 @@ Members members_of(const boost::json::value& value) {
   return members;
 }
 
-Told told_of(const Arrival& arrival) {
+Delivered delivered_of(const Arrival& arrival) {
   const boost::json::value body = boost::json::parse(arrival.body);
   const boost::json::value& alert = body.at("alerts").at(0);
-  return told_of(std::string(alert.at("status").as_string()), members_of(alert.at("labels")),
-                 members_of(alert.at("annotations")));
+  return delivered_of(std::string(alert.at("status").as_string()), members_of(alert.at("labels")),
+                      members_of(alert.at("annotations")));
 }
 
-Told told_of(const notify::Alert& alert) {
-  return told_of(alert.resolved() ? "resolved" : "firing", alert.labels, alert.annotations);
+Delivered delivered_of(const notify::Alert& alert) {
+  return delivered_of(alert.resolved() ? "resolved" : "firing", alert.labels, alert.annotations);
 }
 
 // What a receiver must be told of a run, as it is on record.
@@ -76,7 +76,7 @@ class Due {
       add(notify::ended_alert(subject, *ended, state.attempt.number, event.time));
     }
   }
-  std::vector<Told> lines;
+  std::vector<Delivered> lines;
 
  private:
   notify::Subject subject_of(const decide::State& state) const {
@@ -84,7 +84,7 @@ class Due {
             std::string(decide::mode_name(decide::mode_in_force(state, policy_)))};
   }
   void add(const notify::Alert& alert) {
-    if (receiver_.wants(alert)) lines.push_back(told_of(alert));
+    if (receiver_.wants(alert)) lines.push_back(delivered_of(alert));
   }
   void handle_conditions(const notify::Subject& subject, const decide::State& state, double time) {
     const uint32_t hold = notify::conditions_that_hold(state);
@@ -137,25 +137,25 @@ std::vector<std::string> places_on_record(SQLite::Database& ledger, int64_t run,
 }
 
 // What came of a run: of each message the first arrival.
-std::vector<Told> order_of_arrivals(const std::string& who, const std::string& run_id,
-                                    const Hook& hook, bool late_copies, Findings& findings) {
+std::vector<Delivered> order_of_arrivals(const std::string& who, const std::string& run_id,
+                                         const Hook& hook, bool late_copies, Findings& findings) {
   struct Message {
     const Arrival* first;
     int64_t ended;
   };
   const std::vector<Arrival> arrivals = hook.arrivals();
-  std::vector<Told> told;
+  std::vector<Delivered> delivered;
   std::vector<Message> messages;
   for (const Arrival& arrival : arrivals) {
-    Told one = told_of(arrival);
+    Delivered one = delivered_of(arrival);
     if (one.run_id != run_id) continue;
     const auto known = std::ranges::find_if(
         messages, [&](const Message& m) { return m.first->delivery == arrival.delivery; });
     if (known == messages.end()) {
       if (!messages.empty() && (messages.back().ended == 0 || messages.back().ended > arrival.came))
-        findings.add("{}: {} came before {} was taken", who, one.line, told.back().line);
+        findings.add("{}: {} came before {} was taken", who, one.line, delivered.back().line);
       messages.push_back({&arrival, arrival.ended});
-      told.push_back(std::move(one));
+      delivered.push_back(std::move(one));
       continue;
     }
     if (known->first->body != arrival.body) {
@@ -170,9 +170,9 @@ std::vector<Told> order_of_arrivals(const std::string& who, const std::string& r
     }
   }
   if (!messages.empty() && messages.back().ended == 0) {
-    findings.add("{}: {} was never taken and does not wait any more", who, told.back().line);
+    findings.add("{}: {} was never taken and does not wait any more", who, delivered.back().line);
   }
-  return told;
+  return delivered;
 }
 
 }  // namespace
@@ -204,17 +204,17 @@ void check_messages(SQLite::Database& ledger, const std::string& path, const Run
          [&](const auto& event, const auto& state, const auto& effects) {
            due.handle(event, state, effects);
          });
-  const std::vector<Told> came =
+  const std::vector<Delivered> came =
       order_of_arrivals(who, fmt::format("run-{}", run.id), hook, late_copies, findings);
   std::vector<std::string> events_due, events_came, places_came;
   std::set<std::string> decisions;
-  for (const Told& told : due.lines) {
-    events_due.push_back(told.line);
-    decisions.insert(told.place);
+  for (const Delivered& delivered : due.lines) {
+    events_due.push_back(delivered.line);
+    decisions.insert(delivered.place);
   }
-  for (const Told& told : came) {
-    if (!told.is_notice()) events_came.push_back(told.line);
-    if (!told.place.empty()) places_came.push_back(told.place);
+  for (const Delivered& delivered : came) {
+    if (!delivered.is_notice()) events_came.push_back(delivered.line);
+    if (!delivered.place.empty()) places_came.push_back(delivered.place);
   }
   compare(who, "message", events_due, events_came, findings);
   compare(who, "decision or notice", places_on_record(ledger, run.id, decisions), places_came,

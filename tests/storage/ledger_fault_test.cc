@@ -26,32 +26,32 @@ class LedgerFaultTest : public LedgerTest, public ::testing::WithParamInterface<
   static constexpr int kWrites = 24;
   static constexpr int kGroup = 3;
 
-  struct Told {
+  struct Outcomes {
     std::set<int64_t> done;
     std::set<int64_t> failed;
     std::set<int64_t> rolled_back;
   };
 
   // Posts groups of writes, each a row of 200 kB in one table and a small one in another.
-  Told write_groups(Ledger& ledger) {
-    Told told;
+  Outcomes write_groups(Ledger& ledger) {
+    Outcomes outcomes;
     for (int64_t next = 1; next <= kWrites; next += kGroup) {
       std::promise<void> last;
       for (int64_t n = next; n < next + kGroup; ++n) {
         EXPECT_TRUE(ledger.post(
-            [&told, n](LedgerTransaction& transaction) {
-              transaction.on_rollback([&told, n] { told.rolled_back.insert(n); });
+            [&outcomes, n](LedgerTransaction& transaction) {
+              transaction.on_rollback([&outcomes, n] { outcomes.rolled_back.insert(n); });
               ledger::insert_stream(transaction.connection(), 0, n, "n", std::string(200'000, 'x'));
               ledger::insert_audit(transaction.connection(), 0, n, "n", "");
             },
-            [&told, &last, n, end = next + kGroup - 1](std::exception_ptr error) {
-              (error ? told.failed : told.done).insert(n);
+            [&outcomes, &last, n, end = next + kGroup - 1](std::exception_ptr error) {
+              (error ? outcomes.failed : outcomes.done).insert(n);
               if (n == end) last.set_value();
             }));
       }
       last.get_future().wait();
     }
-    return told;
+    return outcomes;
   }
   // The numbers in the file, and that no write is there by half.
   static std::set<int64_t> numbers(const std::filesystem::path& file) {
@@ -81,12 +81,12 @@ class LedgerFaultTest : public LedgerTest, public ::testing::WithParamInterface<
   void strike(FailingDisk& disk, int64_t at) {
     std::filesystem::remove(file_);
     std::filesystem::remove(wal_of(file_));
-    Told told;
+    Outcomes outcomes;
     std::set<int64_t> after_kill;
     {
       Ledger ledger(options());
       disk.fail(at, GetParam().count, GetParam().code);
-      told = write_groups(ledger);
+      outcomes = write_groups(ledger);
       disk.heal();
       const std::filesystem::path killed = as_if_killed();
       after_kill = numbers(killed);
@@ -95,15 +95,16 @@ class LedgerFaultTest : public LedgerTest, public ::testing::WithParamInterface<
         ledger::insert_audit(transaction.connection(), 0, 1000, "n", "");
       });
     }
-    EXPECT_EQ(told.done.size() + told.failed.size(), size_t{kWrites});
-    EXPECT_EQ(told.rolled_back, told.failed) << "caches must forget exactly what was undone";
-    for (int64_t n : told.done) EXPECT_TRUE(after_kill.contains(n)) << n << " was acknowledged";
-    std::set<int64_t> expected = told.done;
+    EXPECT_EQ(outcomes.done.size() + outcomes.failed.size(), size_t{kWrites});
+    EXPECT_EQ(outcomes.rolled_back, outcomes.failed)
+        << "caches must forget exactly what was undone";
+    for (int64_t n : outcomes.done) EXPECT_TRUE(after_kill.contains(n)) << n << " was acknowledged";
+    std::set<int64_t> expected = outcomes.done;
     expected.insert(1000);
     EXPECT_EQ(numbers(file_), expected) << "acknowledged, and nothing else";
     const LedgerHealth health = examine_ledger(file_);
     EXPECT_TRUE(health.good()) << health.problems.front();
-    some_failed_ = some_failed_ || !told.failed.empty();
+    some_failed_ = some_failed_ || !outcomes.failed.empty();
   }
 
   bool some_failed_ = false;

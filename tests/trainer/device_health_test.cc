@@ -202,22 +202,22 @@ TEST_F(DeviceHealthTest, TroubleIsToldWhenItBeginsAndWhenItEnds) {
   gpu.set("fail", "15");
   DeviceWatch watch(
       {.bus_id = StandinGpu::kBusId, .interval = std::chrono::milliseconds(5), .open = standin});
-  std::vector<std::string> told;
+  std::vector<std::string> received;
   int samples = 0;
   const auto listen = [&](size_t sentences, int more) {
     return eventually([&, wanted = samples + more] {
       DeviceWatch::News news = watch.poll();
-      if (!news.trouble.empty()) told.push_back(news.trouble);
+      if (!news.trouble.empty()) received.push_back(news.trouble);
       if (news.health) ++samples;
-      return told.size() >= sentences && samples >= wanted;
+      return received.size() >= sentences && samples >= wanted;
     });
   };
   ASSERT_TRUE(listen(1, 5));
   gpu.forget("fail");
   ASSERT_TRUE(listen(2, 5));
-  ASSERT_EQ(told.size(), 2u) << "once each";
-  EXPECT_THAT(told[0], AllOf(HasSubstr("0000:01:00.0"), HasSubstr("GPU is lost")));
-  EXPECT_THAT(told[1], HasSubstr("answers again"));
+  ASSERT_EQ(received.size(), 2u) << "once each";
+  EXPECT_THAT(received[0], AllOf(HasSubstr("0000:01:00.0"), HasSubstr("GPU is lost")));
+  EXPECT_THAT(received[1], HasSubstr("answers again"));
 }
 
 TEST_F(DeviceHealthTest, WithoutALibraryTheWatchSaysSoOnceAndGivesNothing) {

@@ -90,7 +90,7 @@ TEST_F(DirectiveInboxTest, WhatWasAnsweredBeforeIsNotHandedOutAgainNorAnsweredTw
   EXPECT_FALSE(inbox_->pop().has_value());
   hold_answers = false;
   ASSERT_TRUE(eventually([this] { return spool_.empty(); }));
-  const auto acks = controller_.told().acks;
+  const auto acks = controller_.received().acks;
   ASSERT_EQ(acks.size(), 2u);
   EXPECT_EQ(acks[0].second.state, "applied");
   EXPECT_EQ(acks[1].first, 2);
@@ -104,7 +104,7 @@ TEST_F(DirectiveInboxTest, ANumberThatWasUsedIsRejectedVisiblyAndHigherOnesAreTa
   ASSERT_TRUE(taken.has_value());
   EXPECT_EQ(taken->number, 6);
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(3) == "rejected"; }));
-  EXPECT_THAT(controller_.told().acks.at(0).second.reason, HasSubstr("above 5"));
+  EXPECT_THAT(controller_.received().acks.at(0).second.reason, HasSubstr("above 5"));
   EXPECT_FALSE(inbox_->pop().has_value());
 }
 
@@ -118,9 +118,9 @@ TEST_F(DirectiveInboxTest, ALostLedgerIsNoticedWithoutAReportAndNumbersGoOn) {
   standing.newest_plan_version = 4;
   reporter_->knows(standing);
   controller_.lose_ledger();
-  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
-  EXPECT_EQ(controller_.told().registrations[0].last_directive, 1);
-  EXPECT_EQ(controller_.told().registrations[0].newest_plan_version, 4);
+  ASSERT_TRUE(eventually([this] { return !controller_.received().registrations.empty(); }));
+  EXPECT_EQ(controller_.received().registrations[0].last_directive, 1);
+  EXPECT_EQ(controller_.received().registrations[0].newest_plan_version, 4);
   issue("resume");
   const auto second = next();
   ASSERT_TRUE(second.has_value());
@@ -133,7 +133,7 @@ TEST_F(DirectiveInboxTest, WhatALostLedgerWantedAndWasNotDoneIsGivenUp) {
   start();
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(1) == "acknowledged"; }));
   controller_.lose_ledger();
-  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
+  ASSERT_TRUE(eventually([this] { return !controller_.received().registrations.empty(); }));
   issue("resume");
   ASSERT_TRUE(eventually([this] { return controller_.ack_state(1) == "acknowledged"; }));
   EXPECT_EQ(next()->kind, "resume");

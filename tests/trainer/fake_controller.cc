@@ -59,7 +59,8 @@ void FakeController::interfere(Interference interference) {
 int64_t FakeController::issue(Directive directive) {
   std::lock_guard lock(mutex_);
   if (directive.number == 0) {
-    int64_t last = told_.registrations.empty() ? 0 : told_.registrations.back().last_directive;
+    int64_t last =
+        received_.registrations.empty() ? 0 : received_.registrations.back().last_directive;
     for (const Directive& each : directives_) last = std::max(last, each.number);
     directive.number = last + 1;
   }
@@ -79,7 +80,7 @@ int64_t FakeController::issue(const std::string& kind) {
 
 void FakeController::lose_ledger() {
   std::lock_guard lock(mutex_);
-  told_ = {};
+  received_ = {};
   directives_.clear();
   strict_ = true;
 }
@@ -89,20 +90,20 @@ void FakeController::protect(std::vector<std::string> uris) {
   protected_ = std::move(uris);
 }
 
-FakeController::Told FakeController::told() const {
+FakeController::Received FakeController::received() const {
   std::lock_guard lock(mutex_);
-  return told_;
+  return received_;
 }
 
-int64_t FakeController::steps_told() const {
+int64_t FakeController::steps_received() const {
   std::lock_guard lock(mutex_);
-  return static_cast<int64_t>(told_.steps.size());
+  return static_cast<int64_t>(received_.steps.size());
 }
 
 int64_t FakeController::newest_step(int64_t attempt) const {
   std::lock_guard lock(mutex_);
   int64_t newest = -1;
-  for (const auto& [key, step] : told_.steps) {
+  for (const auto& [key, step] : received_.steps) {
     if (key.first == attempt) newest = std::max(newest, key.second);
   }
   return newest;
@@ -111,7 +112,7 @@ int64_t FakeController::newest_step(int64_t attempt) const {
 DirectiveAck FakeController::last_ack(int64_t number) const {
   std::lock_guard lock(mutex_);
   DirectiveAck last;
-  for (const auto& [acked, ack] : told_.acks) {
+  for (const auto& [acked, ack] : received_.acks) {
     if (acked == number) last = ack;
   }
   return last;
@@ -131,16 +132,16 @@ HttpReply FakeController::acknowledged() {
 HttpReply FakeController::take_step_batch(const HttpRequest& request) {
   for (const StepReport& step : from_json<StepBatch>(request.body).steps) {
     const auto same = [&](const AttemptStart& known) { return known.attempt == step.attempt; };
-    if (strict_ && std::none_of(told_.attempts.begin(), told_.attempts.end(), same))
+    if (strict_ && std::none_of(received_.attempts.begin(), received_.attempts.end(), same))
       return problem(409, "Unknown attempt");
     const std::pair<int64_t, int64_t> key{step.attempt, step.step};
-    const auto [known, fresh] = told_.steps.emplace(key, step);
+    const auto [known, fresh] = received_.steps.emplace(key, step);
     if (fresh) {
-      told_.step_order.push_back(key);
+      received_.step_order.push_back(key);
     } else if (to_json(known->second) == to_json(step)) {
-      ++told_.repeats;
+      ++received_.repeats;
     } else {
-      ++told_.conflicts;
+      ++received_.conflicts;
       return problem(409, "Step already reported with other values");
     }
   }
@@ -153,7 +154,7 @@ HttpReply FakeController::list_directives(const HttpRequest& request) {
   std::copy_if(directives_.begin(), directives_.end(), std::back_inserter(list.directives),
                [&](const Directive& directive) {
                  std::string state;
-                 for (const auto& [acked, ack] : told_.acks) {
+                 for (const auto& [acked, ack] : received_.acks) {
                    if (acked == directive.number) state = ack.state;
                  }
                  return directive.number > after && state != "applied" && state != "rejected";
@@ -164,10 +165,11 @@ HttpReply FakeController::list_directives(const HttpRequest& request) {
 HttpReply FakeController::take_attempt(const HttpRequest& request) {
   const auto attempt = from_json<AttemptStart>(request.body);
   const auto same = [&](const AttemptStart& known) { return known.attempt == attempt.attempt; };
-  if (std::any_of(told_.attempts.begin(), told_.attempts.end(), same)) return acknowledged();
-  if (strict_ && attempt.attempt != static_cast<int64_t>(told_.attempts.size()) + 1)
+  if (std::any_of(received_.attempts.begin(), received_.attempts.end(), same))
+    return acknowledged();
+  if (strict_ && attempt.attempt != static_cast<int64_t>(received_.attempts.size()) + 1)
     return problem(409, "Attempts are numbered without gaps");
-  told_.attempts.push_back(attempt);
+  received_.attempts.push_back(attempt);
   return acknowledged();
 }
 
@@ -184,7 +186,7 @@ HttpReply FakeController::answer(const HttpRequest& sent) {
   Interference interference;
   {
     std::lock_guard lock(mutex_);
-    ++told_.requests;
+    ++received_.requests;
     interference = interference_;
   }
   if (interference) {
@@ -199,7 +201,7 @@ HttpReply FakeController::answer(const HttpRequest& sent) {
   }
   const auto listed = [&] {
     const std::lock_guard lock(mutex_);
-    if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
+    if (strict_ && received_.registrations.empty()) return problem(404, "Unknown run");
     return list_directives(request);
   };
   const int64_t seen = news();
@@ -217,34 +219,34 @@ void FakeController::want_on_loss(const std::string& on_loss, double grace_secon
 
 HttpReply FakeController::record(const HttpRequest& request) {
   if (request.target == "/v1/runs") {
-    told_.registrations.push_back(from_json<RunRegistration>(request.body));
+    received_.registrations.push_back(from_json<RunRegistration>(request.body));
     return {201, to_json(registered_)};
   }
-  if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
+  if (strict_ && received_.registrations.empty()) return problem(404, "Unknown run");
   if (ends_with(request.target, "/steps")) return take_step_batch(request);
   if (ends_with(request.target, "/attempts")) return take_attempt(request);
   if (ends_with(request.target, "/checkpoints")) {
     const auto checkpoint = from_json<CheckpointReport>(request.body);
     const auto same = [&](const CheckpointReport& known) { return known.uri == checkpoint.uri; };
-    if (std::none_of(told_.checkpoints.begin(), told_.checkpoints.end(), same))
-      told_.checkpoints.push_back(checkpoint);
+    if (std::none_of(received_.checkpoints.begin(), received_.checkpoints.end(), same))
+      received_.checkpoints.push_back(checkpoint);
     return acknowledged();
   }
   if (ends_with(request.target, "/ack")) {
     const int64_t number =
         std::stoll(request.target.substr(request.target.find("directives/") + 11));
-    told_.acks.emplace_back(number, from_json<DirectiveAck>(request.body));
+    received_.acks.emplace_back(number, from_json<DirectiveAck>(request.body));
     for (const Directive& directive : directives_) {
       if (directive.number == number) return {200, to_json(directive)};
     }
     return problem(404, "Unknown directive");
   }
   if (ends_with(request.target, "/notices")) {
-    told_.notices.push_back(from_json<TrainerNotice>(request.body));
+    received_.notices.push_back(from_json<TrainerNotice>(request.body));
     return acknowledged();
   }
   if (ends_with(request.target, "/finished")) {
-    told_.finished.push_back(from_json<RunFinished>(request.body));
+    received_.finished.push_back(from_json<RunFinished>(request.body));
     return acknowledged();
   }
   return problem(404, "No such route: " + request.target);

@@ -42,7 +42,7 @@ class FakeController {
   void want_on_loss(const std::string& on_loss, double grace_seconds);
 
   // Copies of what was told.
-  struct Told {
+  struct Received {
     std::vector<RunRegistration> registrations;
     std::vector<AttemptStart> attempts;                       // first time each
     std::map<std::pair<int64_t, int64_t>, StepReport> steps;  // by (attempt, step)
@@ -55,12 +55,12 @@ class FakeController {
     int64_t repeats = 0;    // steps told again with the same values
     int64_t conflicts = 0;  // with other values
   };
-  Told told() const;
+  Received received() const;
   // For polls with nothing to answer: `news()` counts what was told and issued, and `wait_beyond`
   // returns when there is more than `seen`, the controller goes away, or the poll has lasted long.
   int64_t news() const;
   void wait_beyond(int64_t seen);
-  int64_t steps_told() const;
+  int64_t steps_received() const;
   // The newest step reported for `attempt`; -1 when there is none.
   int64_t newest_step(int64_t attempt) const;
   DirectiveAck last_ack(int64_t number) const;  // with state "" when there is none
@@ -81,7 +81,7 @@ class FakeController {
   int64_t news_ = 0;
   bool gone_ = false;
   RunRegistered registered_{"run-1", "enforce"};
-  Told told_;
+  Received received_;
   std::vector<Directive> directives_;
   std::vector<std::string> protected_;
   bool strict_ = false;  // since the ledger was lost

@@ -51,16 +51,16 @@ TEST_F(GradientsTwiceProcess, AFlippedBitIsToldOfAndLeavesNothing) {
   FakeController controller;
   EXPECT_EQ(weights_of("twice", kShare + flipped_bit(27), &controller), healthy);
   EXPECT_THAT(output_, HasSubstr("step 7: forward and backward pass gave other bits"));
-  const auto told = controller.told();
-  ASSERT_EQ(told.notices.size(), 1u);
-  const TrainerNotice& notice = told.notices[0];
+  const auto received = controller.received();
+  ASSERT_EQ(received.notices.size(), 1u);
+  const TrainerNotice& notice = received.notices[0];
   EXPECT_EQ(notice.kind, "gradient_mismatch");
   EXPECT_EQ(notice.attempt, 1);
   EXPECT_EQ(notice.step, 7);
   EXPECT_THAT(notice.text,
               AllOf(HasSubstr("step 7"), HasSubstr(host_name()), HasSubstr(kFlippedWeight),
                     HasSubstr("agrees with the second"), HasSubstr("The run goes on")));
-  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kTwiceSteps));
+  EXPECT_EQ(received.steps.size(), static_cast<size_t>(kTwiceSteps));
 }
 
 TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep) {
@@ -75,15 +75,15 @@ TEST_F(GradientsTwiceProcess, ThreeResultsEndTheAttemptAndTheNextOneMakesTheStep
   EXPECT_THAT(trainer->output(),
               AllOf(HasSubstr("gnomon-trainer: step 7"), HasSubstr(host_name()),
                     HasSubstr("agrees with neither"), HasSubstr("No weight was changed")));
-  const auto told = controller.told();
-  EXPECT_EQ(told.steps.size(), 6u);
-  ASSERT_EQ(told.notices.size(), 1u);
-  EXPECT_EQ(told.notices[0].kind, "gradient_mismatch");
-  EXPECT_EQ(told.notices[0].step, 6);
-  EXPECT_TRUE(told.finished.empty()) << "another attempt may follow";
+  const auto received = controller.received();
+  EXPECT_EQ(received.steps.size(), 6u);
+  ASSERT_EQ(received.notices.size(), 1u);
+  EXPECT_EQ(received.notices[0].kind, "gradient_mismatch");
+  EXPECT_EQ(received.notices[0].step, 6);
+  EXPECT_TRUE(received.finished.empty()) << "another attempt may follow";
 
   EXPECT_EQ(weights_of("sick", kShare, &controller), healthy);
-  EXPECT_EQ(controller.told().attempts.size(), 2u);
+  EXPECT_EQ(controller.received().attempts.size(), 2u);
 }
 
 }  // namespace

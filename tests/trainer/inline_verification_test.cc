@@ -57,13 +57,13 @@ class InlineVerification : public TrainerFixture {
     const auto trainer = start_with(controller, steps, "", "uninterrupted", until);
     EXPECT_EQ(trainer->wait(), 0) << trainer->output();
     std::map<int64_t, StepReport> whole;
-    for (const auto& [key, step] : controller.told().steps) whole[key.second] = step;
+    for (const auto& [key, step] : controller.received().steps) whole[key.second] = step;
     return whole;
   }
-  static void expect_same_bits(const FakeController::Told& told,
+  static void expect_same_bits(const FakeController::Received& received,
                                const std::map<int64_t, StepReport>& whole) {
-    EXPECT_EQ(told.conflicts, 0);
-    for (const auto& [key, step] : told.steps) {
+    EXPECT_EQ(received.conflicts, 0);
+    for (const auto& [key, step] : received.steps) {
       ASSERT_TRUE(whole.contains(key.second));
       const StepReport& expected = whole.at(key.second);
       ASSERT_EQ(step.weights_hash, expected.weights_hash) << "step " << key.second;
@@ -96,18 +96,18 @@ TEST_P(WithOptimizer, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
   LeaseDesk desk(controller, test::every_window({"bf16", "same", "fakequant", "bf16-perturbed"}));
   const auto trainer = start_with(controller, kSteps, kInline);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  const auto told = controller.told();
-  ASSERT_EQ(told.steps.size(), static_cast<size_t>(kSteps));
-  expect_same_bits(told, uninterrupted(kSteps));
+  const auto received = controller.received();
+  ASSERT_EQ(received.steps.size(), static_cast<size_t>(kSteps));
+  expect_same_bits(received, uninterrupted(kSteps));
 
-  EXPECT_TRUE(told.registrations[0].trainer_replays);
+  EXPECT_TRUE(received.registrations[0].trainer_replays);
   EXPECT_THAT(trainer->output(),
               AllOf(HasSubstr("state kept while verifying"), HasSubstr("verified at step"),
                     HasSubstr("windows' replays between steps took")));
   const auto seen = desk.seen();
   EXPECT_TRUE(seen.requests[0].on_trainer);
   EXPECT_EQ(seen.requests[0].run, "run-1");
-  EXPECT_EQ(seen.requests[0].fingerprint, told.registrations[0].fingerprint);
+  EXPECT_EQ(seen.requests[0].fingerprint, received.registrations[0].fingerprint);
   // The last step may come before the last lease.
   ASSERT_LE(seen.failed.size(), 1u) << trainer->output();
   for (const LeaseFailure& failure : seen.failed) EXPECT_EQ(failure.reason, "the trainer ends");
@@ -120,7 +120,7 @@ TEST_P(WithOptimizer, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
     // The one bit that flips by chance, after step 15, does not flip again.
     const bool flipped = lease.task.start_step == 10;
     for (const ReplayStep& step : result.steps) {
-      const StepReport& run = told.steps.at({1, step.step});
+      const StepReport& run = received.steps.at({1, step.step});
       EXPECT_EQ(step.batch_hash, run.batch_hash);
       if (lease.task.arm == "same" && !flipped) {
         EXPECT_EQ(step.weights_hash, run.weights_hash);
@@ -152,10 +152,10 @@ TEST_F(InlineVerification, ADirectiveEndsTheReplayAndIsObeyed) {
   ASSERT_EQ(seen.failed.size(), 1u) << trainer->output();
   EXPECT_THAT(seen.failed[0].reason, HasSubstr("directive"));
   EXPECT_TRUE(seen.failed[0].retryable);
-  const auto told = controller.told();
-  ASSERT_EQ(told.finished.size(), 1u);
-  EXPECT_EQ(told.finished[0].outcome, "stopped");
-  expect_same_bits(told, uninterrupted(1'000'000, told.finished[0].step));
+  const auto received = controller.received();
+  ASSERT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.finished[0].outcome, "stopped");
+  expect_same_bits(received, uninterrupted(1'000'000, received.finished[0].step));
   EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "uninterrupted")));
 }
 
@@ -174,7 +174,7 @@ void InlineVerification::stop_and_go_on() {
   }
   const auto trainer = start_with(controller, 60, kInline);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  expect_same_bits(controller.told(), uninterrupted(60));
+  expect_same_bits(controller.received(), uninterrupted(60));
 }
 
 TEST_F(InlineVerification, ASignalEndsTheReplayAndTheNextAttemptGoesOn) { stop_and_go_on(); }
@@ -195,9 +195,9 @@ TEST_F(InlineVerification, KilledInTheMiddleOfAReplayNothingIsLost) {
   }
   const auto trainer = start_with(controller, 60, kInline);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  const auto told = controller.told();
+  const auto received = controller.received();
   EXPECT_EQ(controller.newest_step(2), 60);
-  expect_same_bits(told, uninterrupted(60));
+  expect_same_bits(received, uninterrupted(60));
   EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "uninterrupted")));
 }
 
@@ -210,17 +210,18 @@ TEST_F(InlineVerification, ALeaseThatIsLostCostsNothingButTheReplay) {
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_THAT(trainer->output(), HasSubstr("the lease was lost"));
   EXPECT_TRUE(desk.seen().failed.empty() && desk.seen().completed.empty());
-  expect_same_bits(controller.told(), uninterrupted(60));
+  expect_same_bits(controller.received(), uninterrupted(60));
 }
 
 // The share is used up by the first replay, of which training has to make a thousand times. Other
 // windows wait for theirs by then.
 TEST_F(InlineVerification, NoFurtherReplayBeginsBeyondItsShareOfTheRunsTime) {
   FakeController controller;
-  LeaseDesk desk(controller, [window = test::every_window({"bf16"})](const auto& told) mutable {
+  LeaseDesk desk(controller, [window = test::every_window({"bf16"})](const auto& received) mutable {
     const bool several = std::ranges::any_of(
-        told.checkpoints, [](const CheckpointReport& checkpoint) { return checkpoint.step >= 50; });
-    return several ? window(told) : std::nullopt;
+        received.checkpoints,
+        [](const CheckpointReport& checkpoint) { return checkpoint.step >= 50; });
+    return several ? window(received) : std::nullopt;
   });
   const auto trainer =
       start_with(controller, 200, "[verification]\ninline = true\nshare_max = 0.001\n");

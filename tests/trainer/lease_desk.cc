@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kWindowSteps = 10;
 
-std::string uri_at(const FakeController::Told& told, int64_t step) {
-  const auto found = std::ranges::find(told.checkpoints, step, &CheckpointReport::step);
-  return found == told.checkpoints.end() ? "" : found->uri;
+std::string uri_at(const FakeController::Received& received, int64_t step) {
+  const auto found = std::ranges::find(received.checkpoints, step, &CheckpointReport::step);
+  return found == received.checkpoints.end() ? "" : found->uri;
 }
 
 }  // namespace
@@ -54,11 +54,11 @@ std::optional<HttpReply> LeaseDesk::answer(const HttpRequest& request) {
 
 HttpReply LeaseDesk::give(const HttpRequest& request) {
   const int64_t news = controller_.news();
-  const FakeController::Told told = controller_.told();
+  const FakeController::Received received = controller_.received();
   {
     std::lock_guard lock(mutex_);
     seen_.requests.push_back(from_json<LeaseRequest>(request.body));
-    if (const auto task = out_ ? std::nullopt : work_(told)) {
+    if (const auto task = out_ ? std::nullopt : work_(received)) {
       out_ = true;
       const int64_t number = std::ssize(seen_.given) + 1;
       Lease lease{number, 100 + number, ttl_seconds_, *task};
@@ -75,15 +75,15 @@ HttpReply LeaseDesk::give(const HttpRequest& request) {
 
 LeaseDesk::Work every_window(std::vector<std::string> arms) {
   return [arms = std::move(arms), from = int64_t{0},
-          given = size_t{0}](const FakeController::Told& told) mutable {
+          given = size_t{0}](const FakeController::Received& received) mutable {
     std::optional<ReplayTask> task;
-    if (uri_at(told, from + kWindowSteps).empty()) return task;
+    if (uri_at(received, from + kWindowSteps).empty()) return task;
     task.emplace();
     task->arm = test::any_word(arms[given++ % arms.size()]);
-    task->checkpoint_uri = uri_at(told, from);
+    task->checkpoint_uri = uri_at(received, from);
     task->start_step = from;
     task->steps = kWindowSteps;
-    task->end_checkpoint_uri = uri_at(told, from + kWindowSteps);
+    task->end_checkpoint_uri = uri_at(received, from + kWindowSteps);
     task->evaluate_endpoints = true;
     from += kWindowSteps;
     return task;
@@ -91,13 +91,13 @@ LeaseDesk::Work every_window(std::vector<std::string> arms) {
 }
 
 LeaseDesk::Work one_endless_replay() {
-  return [given = false](const FakeController::Told& told) mutable {
+  return [given = false](const FakeController::Received& received) mutable {
     std::optional<ReplayTask> task;
-    if (given || uri_at(told, 0).empty()) return task;
+    if (given || uri_at(received, 0).empty()) return task;
     given = true;
     task.emplace();
     task->arm = "bf16";
-    task->checkpoint_uri = uri_at(told, 0);
+    task->checkpoint_uri = uri_at(received, 0);
     task->steps = 100'000'000;
     return task;
   };

@@ -16,7 +16,7 @@ namespace gnomon::test {
 class LeaseDesk {
  public:
   // Called for each request while nothing is handed out; its numbers are filled in.
-  using Work = std::function<std::optional<ReplayTask>(const FakeController::Told& told)>;
+  using Work = std::function<std::optional<ReplayTask>(const FakeController::Received& received)>;
 
   // Answers at `controller`, which must outlive this, as it does the rest.
   LeaseDesk(FakeController& controller, Work work, double ttl_seconds = 0.3);

@@ -62,10 +62,10 @@ class ReporterTest : public ::testing::Test {
     return eventually([this] { return spool_.empty(); }, 30s);
   }
   void expect_steps_in_order(int64_t count) {
-    const auto told = controller_.told();
-    ASSERT_EQ(told.step_order.size(), static_cast<size_t>(count));
+    const auto received = controller_.received();
+    ASSERT_EQ(received.step_order.size(), static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i)
-      EXPECT_EQ(told.step_order[static_cast<size_t>(i)].second, i + 1);
+      EXPECT_EQ(received.step_order[static_cast<size_t>(i)].second, i + 1);
   }
 
   test::TemporaryDirectory directory_;
@@ -88,11 +88,11 @@ TEST_F(ReporterTest, RegistersTheRunAndSendsEveryRecordInOrder) {
   ASSERT_TRUE(delivered());
   EXPECT_EQ(reporter_->wait_for_run(1s), "run-1");
   expect_steps_in_order(30);
-  const auto told = controller_.told();
-  EXPECT_EQ(told.registrations.size(), 1u);
-  EXPECT_EQ(told.attempts.size(), 1u);
-  EXPECT_EQ(told.checkpoints.size(), 1u);
-  EXPECT_EQ(told.finished.size(), 1u);
+  const auto received = controller_.received();
+  EXPECT_EQ(received.registrations.size(), 1u);
+  EXPECT_EQ(received.attempts.size(), 1u);
+  EXPECT_EQ(received.checkpoints.size(), 1u);
+  EXPECT_EQ(received.finished.size(), 1u);
   EXPECT_EQ(reporter_->refused(), 0);
 }
 
@@ -100,7 +100,7 @@ TEST_F(ReporterTest, ManyStepsTravelInFewRequests) {
   for (int64_t step = 1; step <= 70; ++step) spool_step(step);
   start();
   ASSERT_TRUE(delivered());
-  EXPECT_EQ(controller_.told().requests, 1 + 70 / 7);
+  EXPECT_EQ(controller_.received().requests, 1 + 70 / 7);
 }
 
 TEST_F(ReporterTest, WhatIsSpooledWhileTheControllerIsAwayArrivesOnceItIsBack) {
@@ -151,7 +151,7 @@ TEST_F(ReporterTest, RecordsThatWereTakenButNotAcknowledgedAreRepeatedHarmlessly
   for (int64_t step = 11; step <= 25; ++step) spool_step(step);  // as after a crash between the two
   ASSERT_TRUE(delivered());
   expect_steps_in_order(25);
-  EXPECT_EQ(controller_.told().repeats, 10);
+  EXPECT_EQ(controller_.received().repeats, 10);
 }
 
 TEST_F(ReporterTest, ARefusedStepIsDroppedLoudlyAndTheOthersArrive) {
@@ -163,7 +163,7 @@ TEST_F(ReporterTest, ARefusedStepIsDroppedLoudlyAndTheOthersArrive) {
   expect_steps_in_order(9);
   ASSERT_TRUE(eventually([this] { return reporter_->refused() == 1; }));
   reporter_.reset();
-  EXPECT_EQ(controller_.told().steps.at({1, 4}).loss, 1.0);
+  EXPECT_EQ(controller_.received().steps.at({1, 4}).loss, 1.0);
   EXPECT_THAT(text_.str(), HasSubstr("refused.jsonl"));
   EXPECT_THAT(refused_file(), HasSubstr("\"target\":\"steps\",\"status\":409"));
   EXPECT_THAT(refused_file(), HasSubstr("\"step\":4"));
@@ -196,7 +196,7 @@ TEST_F(ReporterTest, AnUnknownRunIsRegisteredAgain) {
   spool_step(2);
   ASSERT_TRUE(delivered());
   expect_steps_in_order(2);
-  EXPECT_EQ(controller_.told().registrations.size(), 2u);
+  EXPECT_EQ(controller_.received().registrations.size(), 2u);
 }
 
 TEST_F(ReporterTest, ADirectiveTheControllerDoesNotKnowDoesNotHoldUpTheSteps) {
@@ -225,9 +225,9 @@ TEST_F(ReporterTest, TheRegistrationSaysHowFarDirectivesAndPlansAreNumbered) {
   standing_.last_directive = 12;
   standing_.newest_plan_version = 7;
   start();
-  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
-  EXPECT_EQ(controller_.told().registrations[0].last_directive, 12);
-  EXPECT_EQ(controller_.told().registrations[0].newest_plan_version, 7);
+  ASSERT_TRUE(eventually([this] { return !controller_.received().registrations.empty(); }));
+  EXPECT_EQ(controller_.received().registrations[0].last_directive, 12);
+  EXPECT_EQ(controller_.received().registrations[0].newest_plan_version, 7);
 }
 
 TEST_F(ReporterTest, ALostLedgerIsToldAllAttemptsBeforeAnythingElse) {
@@ -238,10 +238,10 @@ TEST_F(ReporterTest, ALostLedgerIsToldAllAttemptsBeforeAnythingElse) {
   controller_.lose_ledger();
   for (int64_t step = 2; step <= 20; ++step) spool_step(step);
   ASSERT_TRUE(delivered());
-  const auto told = controller_.told();
-  ASSERT_EQ(told.attempts.size(), 2u);
-  EXPECT_EQ(told.attempts[1].base_step, 10);
-  EXPECT_EQ(told.steps.size(), 19u);
+  const auto received = controller_.received();
+  ASSERT_EQ(received.attempts.size(), 2u);
+  EXPECT_EQ(received.attempts[1].base_step, 10);
+  EXPECT_EQ(received.steps.size(), 19u);
   EXPECT_EQ(reporter_->refused(), 0);
 }
 
@@ -304,7 +304,7 @@ TEST_F(ReporterTest, AfterABrokenConnectionTheRunIsRegisteredAgain) {
   ASSERT_TRUE(eventually([this] { return contact_.away_seconds() > 0; }));
   controller_.come_back();
   ASSERT_TRUE(delivered());
-  EXPECT_EQ(controller_.told().registrations.size(), 2u);
+  EXPECT_EQ(controller_.received().registrations.size(), 2u);
 }
 
 TEST_F(ReporterTest, ARecordThatAlwaysFailsIsSetAsideAndTheOthersArrive) {
@@ -321,7 +321,7 @@ TEST_F(ReporterTest, ARecordThatAlwaysFailsIsSetAsideAndTheOthersArrive) {
   ASSERT_TRUE(delivered());
   EXPECT_EQ(tries, 5);
   ASSERT_TRUE(eventually([this] { return reporter_->refused() == 1; }));
-  EXPECT_EQ(controller_.told().steps.size(), 19u);
+  EXPECT_EQ(controller_.received().steps.size(), 19u);
   EXPECT_THAT(refused_file(), HasSubstr("\"status\":500"));
   EXPECT_THAT(refused_file(), HasSubstr("\"step\":4,"));
   reporter_.reset();
@@ -380,7 +380,7 @@ TEST_P(ReporterNotices, AControllerThatKnowsNoNoticesIsNotHeldAgainstThem) {
   ASSERT_TRUE(delivered());
   expect_steps_in_order(1);
   EXPECT_EQ(reporter_->refused(), 0);
-  EXPECT_EQ(controller_.told().registrations.size(), 1u);
+  EXPECT_EQ(controller_.received().registrations.size(), 1u);
   reporter_.reset();
   EXPECT_THAT(text_.str(), HasSubstr("[info] this controller takes no notices"));
 }

@@ -198,12 +198,13 @@ TEST_F(SpoolTest, NothingAppendedIsLostWhenTheProcessIsKilled) {
       }
     }
     ::close(channel[1]);
-    int64_t told = 0;
-    while (told < 200 * (round + 1) && ::read(channel[0], &told, sizeof(told)) == sizeof(told)) {
+    int64_t received = 0;
+    while (received < 200 * (round + 1) &&
+           ::read(channel[0], &received, sizeof(received)) == sizeof(received)) {
     }
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    int64_t last = told;
+    int64_t last = received;
     while (::read(channel[0], &last, sizeof(last)) == sizeof(last)) {
     }
     ::close(channel[0]);

@@ -42,16 +42,16 @@ TEST_F(TrainerAlone, AnOutageDoesNotFillTheStorageWithCheckpoints) {
   controller.come_back();
   const auto again = start(config(kSteps, {}, often), {"--controller", controller.url()});
   ASSERT_EQ(again->wait(), 0) << again->output();
-  const auto told = controller.told();
-  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kSteps));
+  const auto received = controller.received();
+  EXPECT_EQ(received.steps.size(), static_cast<size_t>(kSteps));
   std::set<int64_t> reported;
-  for (const CheckpointReport& checkpoint : told.checkpoints) reported.insert(checkpoint.step);
+  for (const CheckpointReport& checkpoint : received.checkpoints) reported.insert(checkpoint.step);
   EXPECT_EQ(reported, std::set<int64_t>(steps.begin(), steps.end()))
       << "those that are there, and no other";
-  ASSERT_FALSE(told.notices.empty());
-  EXPECT_EQ(told.notices[0].kind, "reports_dropped");
-  EXPECT_THAT(told.notices[0].text, HasSubstr("deleted before they were reported"));
-  EXPECT_EQ(told.finished.size(), 1u);
+  ASSERT_FALSE(received.notices.empty());
+  EXPECT_EQ(received.notices[0].kind, "reports_dropped");
+  EXPECT_THAT(received.notices[0].text, HasSubstr("deleted before they were reported"));
+  EXPECT_EQ(received.finished.size(), 1u);
 }
 
 TEST_F(TrainerAlone, TheVariablesThatChooseHowItComputesAreInItsFingerprint) {
@@ -69,7 +69,7 @@ TEST_F(TrainerAlone, TheVariablesThatChooseHowItComputesAreInItsFingerprint) {
                 (directory_ / text.substr(0, equals)).string(), "--controller", controller.url()},
                {.environment = {{text.substr(0, equals), text.substr(equals + 1)}}});
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-    const Fingerprint fingerprint = controller.told().registrations.at(0).fingerprint;
+    const Fingerprint fingerprint = controller.received().registrations.at(0).fingerprint;
     EXPECT_TRUE(fingerprints.insert(fingerprint.device + fingerprint.libraries).second)
         << variable << ": " << fingerprint.libraries;
   }

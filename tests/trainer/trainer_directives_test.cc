@@ -31,7 +31,8 @@ class TrainerDirectives : public TrainerFixture {
  protected:
   std::unique_ptr<ChildProcess> start_long(const std::string& extra = {}, const Edits& edits = {}) {
     auto trainer = start(config(1000000, extra, edits), {"--controller", controller_.url()});
-    EXPECT_TRUE(eventually([this] { return controller_.steps_told() >= 3; })) << trainer->output();
+    EXPECT_TRUE(eventually([this] { return controller_.steps_received() >= 3; }))
+        << trainer->output();
     return trainer;
   }
   void stop(ChildProcess& trainer) {
@@ -45,10 +46,10 @@ class TrainerDirectives : public TrainerFixture {
 TEST_F(TrainerDirectives, StopEndsTheRunAsStoppedWithACheckpoint) {
   const auto trainer = start_long();
   stop(*trainer);
-  const auto told = controller_.told();
-  ASSERT_EQ(told.finished.size(), 1u);
-  EXPECT_EQ(told.finished[0].outcome, "stopped");
-  EXPECT_EQ(newest(run_dir()).step, told.finished[0].step);
+  const auto received = controller_.received();
+  ASSERT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.finished[0].outcome, "stopped");
+  EXPECT_EQ(newest(run_dir()).step, received.finished[0].step);
 }
 
 TEST_F(TrainerDirectives, SetPlanTakesEffectAfterTheStepThatIsAcknowledged) {
@@ -62,7 +63,7 @@ TEST_F(TrainerDirectives, SetPlanTakesEffectAfterTheStepThatIsAcknowledged) {
   const int64_t step = controller_.last_ack(number).step;
   ASSERT_TRUE(eventually([&] { return controller_.newest_step(1) >= step + 3; }));
   stop(*trainer);
-  for (const auto& [key, report] : controller_.told().steps) {
+  for (const auto& [key, report] : controller_.received().steps) {
     EXPECT_EQ(report.plan_version, key.second <= step ? 0 : 5) << "step " << key.second;
   }
 }
@@ -89,13 +90,13 @@ TEST_F(TrainerDirectives, APlanWithoutRoomForItsMomentsIsRejectedBeforeAnythingC
       start_long("[memory]\nmoments = \"fp8\"\n", {{"[optimizer]",
                                                     "[optimizer]\nfirst_moment = \"fp8\"\n"
                                                     "second_moment = \"fp8\""}});
-  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
+  ASSERT_TRUE(eventually([this] { return !controller_.received().checkpoints.empty(); }));
   Directive directive;
   directive.plan = PrecisionPlan::bf16().to_toml();
   directive.plan_version = 5;
   for (const char* kind : {"set_plan", "rollback"}) {
     directive.kind = test::any_word(kind);
-    directive.checkpoint_uri = controller_.told().checkpoints[0].uri;
+    directive.checkpoint_uri = controller_.received().checkpoints[0].uri;
     const int64_t number = controller_.issue(directive);
     ASSERT_TRUE(controller_.reaches(number, "rejected")) << kind << trainer->output();
     EXPECT_THAT(controller_.last_ack(number).reason,
@@ -107,20 +108,20 @@ TEST_F(TrainerDirectives, APlanWithoutRoomForItsMomentsIsRejectedBeforeAnythingC
   directive.plan = "[[rule]]\nmatch = \"*\"\ngemms = \"bf16\"\nmoments = \"fp8\"\n";
   EXPECT_TRUE(controller_.reaches(controller_.issue(directive), "applied"));
   stop(*trainer);
-  EXPECT_EQ(controller_.told().attempts.size(), 1u);
+  EXPECT_EQ(controller_.received().attempts.size(), 1u);
 }
 
 TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
   const auto trainer = start_long("");
   ASSERT_TRUE(eventually([this] {
-    const auto told = controller_.told();
-    if (told.checkpoints.size() < 2) return false;
-    controller_.protect({told.checkpoints[1].uri});
+    const auto received = controller_.received();
+    if (received.checkpoints.size() < 2) return false;
+    controller_.protect({received.checkpoints[1].uri});
     return true;
   }));
   Directive directive;
   directive.kind = "rollback";
-  const CheckpointReport target = controller_.told().checkpoints[1];
+  const CheckpointReport target = controller_.received().checkpoints[1];
   directive.checkpoint_uri = target.uri;
   directive.to_step = target.step;
   directive.plan = PrecisionPlan::bf16().to_toml();
@@ -129,16 +130,16 @@ TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
   ASSERT_TRUE(controller_.reaches(number, "applied")) << trainer->output();
   ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; }));
   stop(*trainer);
-  const auto told = controller_.told();
-  ASSERT_EQ(told.attempts.size(), 2u);
-  EXPECT_EQ(told.attempts[1].cause, "rollback");
-  EXPECT_EQ(told.attempts[1].base_step, target.step);
-  EXPECT_EQ(told.attempts[1].plan_version, 9);
+  const auto received = controller_.received();
+  ASSERT_EQ(received.attempts.size(), 2u);
+  EXPECT_EQ(received.attempts[1].cause, "rollback");
+  EXPECT_EQ(received.attempts[1].base_step, target.step);
+  EXPECT_EQ(received.attempts[1].plan_version, 9);
   EXPECT_EQ(controller_.last_ack(number).attempt, 1);
   EXPECT_EQ(controller_.last_ack(number).step, controller_.newest_step(1));
-  const StepReport& first = told.steps.at({2, target.step + 1});
+  const StepReport& first = received.steps.at({2, target.step + 1});
   EXPECT_EQ(first.plan_version, 9);
-  EXPECT_NE(first.weights_hash, told.steps.at({1, target.step + 1}).weights_hash)
+  EXPECT_NE(first.weights_hash, received.steps.at({1, target.step + 1}).weights_hash)
       << "another precision";
 }
 
@@ -146,10 +147,10 @@ TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
 // leave behind, and the controller would wait for the attempt for ever.
 TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
   const auto trainer = start_long("");
-  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
+  ASSERT_TRUE(eventually([this] { return !controller_.received().checkpoints.empty(); }));
   Directive directive;
   directive.kind = "rollback";
-  directive.checkpoint_uri = controller_.told().checkpoints[0].uri;
+  directive.checkpoint_uri = controller_.received().checkpoints[0].uri;
   controller_.protect({directive.checkpoint_uri});
   const FileDescriptor watch(::inotify_init1(IN_NONBLOCK));
   ASSERT_GE(::inotify_add_watch(watch.get(), run_dir().c_str(), IN_MOVED_TO), 0);
@@ -171,19 +172,19 @@ TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
 TEST_F(TrainerDirectives, ARollbackWithoutAPlanRepeatsTheSameBits) {
   const auto trainer = start_long("", {{"keep_last = 2", "keep_last = 100000"}});
   ASSERT_TRUE(eventually([this] {
-    return controller_.newest_step(1) >= 12 && controller_.told().checkpoints.size() >= 2;
+    return controller_.newest_step(1) >= 12 && controller_.received().checkpoints.size() >= 2;
   }));
   Directive directive;
   directive.kind = "rollback";
-  const CheckpointReport target = controller_.told().checkpoints[0];
+  const CheckpointReport target = controller_.received().checkpoints[0];
   ASSERT_EQ(target.step, 0);
   directive.checkpoint_uri = target.uri;
   const int64_t number = controller_.issue(directive);
   ASSERT_TRUE(controller_.reaches(number, "applied")) << controller_.last_ack(number).reason;
   ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) >= 8; }));
   for (int64_t step = 1; step <= 8; ++step) {
-    EXPECT_EQ(controller_.told().steps.at({2, step}).weights_hash,
-              controller_.told().steps.at({1, step}).weights_hash);
+    EXPECT_EQ(controller_.received().steps.at({2, step}).weights_hash,
+              controller_.received().steps.at({1, step}).weights_hash);
   }
   stop(*trainer);
 }
@@ -197,7 +198,7 @@ TEST_F(TrainerDirectives, ARollbackToADamagedCheckpointIsRejected) {
   ASSERT_TRUE(controller_.reaches(number, "rejected"));
   EXPECT_THAT(controller_.last_ack(number).reason, HasSubstr("nowhere"));
   stop(*trainer);
-  EXPECT_EQ(controller_.told().attempts.size(), 1u);
+  EXPECT_EQ(controller_.received().attempts.size(), 1u);
 }
 
 TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
@@ -208,7 +209,7 @@ TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
   trainer->signal(SIGKILL);
   trainer->wait();
   trainer = start(config(1000000), {"--controller", controller_.url()});
-  ASSERT_TRUE(eventually([this] { return controller_.told().attempts.size() == 2; }))
+  ASSERT_TRUE(eventually([this] { return controller_.received().attempts.size() == 2; }))
       << trainer->output();
   ASSERT_TRUE(
       eventually([&] { return trainer->output().find("paused at step") != std::string::npos; }));
@@ -222,8 +223,8 @@ TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
 
 TEST_F(TrainerDirectives, WhilePausedEveryDirectiveIsAnswered) {
   const auto trainer = start_long();
-  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
-  const CheckpointReport target = controller_.told().checkpoints[0];
+  ASSERT_TRUE(eventually([this] { return !controller_.received().checkpoints.empty(); }));
+  const CheckpointReport target = controller_.received().checkpoints[0];
   controller_.protect({target.uri});
   ASSERT_TRUE(controller_.reaches(controller_.issue("pause"), "applied"));
   ASSERT_TRUE(eventually([&] {
@@ -233,7 +234,8 @@ TEST_F(TrainerDirectives, WhilePausedEveryDirectiveIsAnswered) {
   const int64_t now = controller_.issue("checkpoint_now");
   ASSERT_TRUE(controller_.reaches(now, "applied"));
   const int64_t paused_at = controller_.last_ack(now).step;
-  EXPECT_TRUE(eventually([&] { return controller_.told().checkpoints.back().step == paused_at; }));
+  EXPECT_TRUE(
+      eventually([&] { return controller_.received().checkpoints.back().step == paused_at; }));
   Directive plan;
   plan.kind = "set_plan";
   plan.plan = PrecisionPlan::bf16().to_toml();
@@ -246,12 +248,12 @@ TEST_F(TrainerDirectives, WhilePausedEveryDirectiveIsAnswered) {
   back.plan = PrecisionPlan::bf16().to_toml();
   back.plan_version = 6;
   ASSERT_TRUE(controller_.reaches(controller_.issue(back), "applied")) << trainer->output();
-  ASSERT_TRUE(eventually([this] { return controller_.told().attempts.size() == 2; }));
+  ASSERT_TRUE(eventually([this] { return controller_.received().attempts.size() == 2; }));
   EXPECT_EQ(controller_.newest_step(1), paused_at) << "no step in the pause";
   EXPECT_EQ(controller_.newest_step(2), -1) << "nor after the rollback";
   ASSERT_TRUE(controller_.reaches(controller_.issue("resume"), "applied"));
   ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 1; }));
-  EXPECT_EQ(controller_.told().steps.at({2, target.step + 1}).plan_version, 6);
+  EXPECT_EQ(controller_.received().steps.at({2, target.step + 1}).plan_version, 6);
   stop(*trainer);
 }
 
@@ -259,8 +261,8 @@ TEST_F(TrainerDirectives, APausedRunCanBeStopped) {
   const auto trainer = start_long();
   ASSERT_TRUE(controller_.reaches(controller_.issue("pause"), "applied"));
   stop(*trainer);
-  ASSERT_EQ(controller_.told().finished.size(), 1u);
-  EXPECT_EQ(controller_.told().finished[0].outcome, "stopped");
+  ASSERT_EQ(controller_.received().finished.size(), 1u);
+  EXPECT_EQ(controller_.received().finished[0].outcome, "stopped");
 }
 
 TEST_F(TrainerDirectives, WhatIsStillOpenAtTheEndIsRejectedBeforeTheEndIsTold) {
@@ -295,8 +297,8 @@ TEST_F(TrainerDirectives, CheckpointNowWritesOneAtThatStep) {
   ASSERT_TRUE(controller_.reaches(number, "applied"));
   const int64_t step = controller_.last_ack(number).step;
   EXPECT_TRUE(eventually([&] {
-    const auto told = controller_.told();
-    return std::any_of(told.checkpoints.begin(), told.checkpoints.end(),
+    const auto received = controller_.received();
+    return std::any_of(received.checkpoints.begin(), received.checkpoints.end(),
                        [step](const CheckpointReport& each) { return each.step == step; });
   }));
   stop(*trainer);
@@ -321,9 +323,9 @@ TEST_P(TrainerKilledWith, APlanOutlivesAKillAlthoughNoCheckpointHasIt) {
   trainer = start(config(1000000), {"--controller", controller_.url()});
   ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; })) << trainer->output();
   stop(*trainer);
-  const auto told = controller_.told();
-  EXPECT_EQ(told.attempts.at(1).plan_version, 4);
-  for (const auto& [key, report] : told.steps) {
+  const auto received = controller_.received();
+  EXPECT_EQ(received.attempts.at(1).plan_version, 4);
+  for (const auto& [key, report] : received.steps) {
     if (key.first == 2) {
       EXPECT_EQ(report.plan_version, 4);
     }
@@ -335,9 +337,9 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
   std::atomic<bool> told_before_its_steps = false;
   controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
     if (request.target.ends_with("/notices")) {
-      const auto told = controller_.told();
+      const auto received = controller_.received();
       told_before_its_steps = std::ranges::none_of(
-          told.steps, [](const auto& each) { return each.second.plan_version == -1; });
+          received.steps, [](const auto& each) { return each.second.plan_version == -1; });
     }
     return std::nullopt;
   });
@@ -351,7 +353,7 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
   })) << trainer->output();
   const auto versions = [&] {
     std::vector<int64_t> found;
-    for (const auto& [key, report] : controller_.told().steps) {
+    for (const auto& [key, report] : controller_.received().steps) {
       if (found.empty() || found.back() != report.plan_version)
         found.push_back(report.plan_version);
     }
@@ -360,7 +362,7 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
   EXPECT_TRUE(eventually([&] { return versions().size() == 3; })) << "a step under plan 0 again";
   stop(*trainer);
   EXPECT_THAT(versions(), ::testing::ElementsAre(0, -1, 0));
-  const auto notices = controller_.told().notices;
+  const auto notices = controller_.received().notices;
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].kind, "plan_without_controller");
   EXPECT_EQ(notices[0].plan_version, -1);
@@ -372,7 +374,7 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
 TEST_F(TrainerDirectives, WhereTheFileIsSilentTheRunsPolicySaysWhatToDoWithoutAController) {
   controller_.want_on_loss("pause", 0.1);
   const auto trainer = start_long("");
-  ASSERT_TRUE(eventually([&] { return controller_.steps_told() > 0; }));
+  ASSERT_TRUE(eventually([&] { return controller_.steps_received() > 0; }));
   controller_.go_away();
   ASSERT_TRUE(
       eventually([&] { return trainer->output().find("pausing at step") != std::string::npos; }));
@@ -384,7 +386,7 @@ TEST_F(TrainerDirectives, WhereTheFileIsSilentTheRunsPolicySaysWhatToDoWithoutAC
 TEST_F(TrainerDirectives, TheFileSpeaksLouderThanThePolicy) {
   controller_.want_on_loss("pause", 0.1);
   const auto trainer = start_long("[controller]\non_loss = \"bf16\"\n");
-  ASSERT_TRUE(eventually([&] { return controller_.steps_told() > 0; }));
+  ASSERT_TRUE(eventually([&] { return controller_.steps_received() > 0; }));
   controller_.go_away();
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("BF16 from step") != std::string::npos;
@@ -402,7 +404,7 @@ TEST_F(TrainerDirectives, OnLossPauseWaitsForTheController) {
   controller_.come_back();
   ASSERT_TRUE(eventually([&] { return trainer->output().find("going on") != std::string::npos; }));
   stop(*trainer);
-  EXPECT_EQ(controller_.told().conflicts, 0);
+  EXPECT_EQ(controller_.received().conflicts, 0);
 }
 
 }  // namespace

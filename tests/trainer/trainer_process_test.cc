@@ -42,29 +42,29 @@ TEST_F(TrainerProcess, TellsAControllerEveryStepCheckpointAndTheEnd) {
   FakeController controller;
   const auto trainer = start(config(25), {"--controller", controller.url()});
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  const auto told = controller.told();
-  ASSERT_EQ(told.steps.size(), 25u);
-  EXPECT_EQ(told.conflicts, 0);
-  ASSERT_EQ(told.registrations.size(), 1u);
-  EXPECT_EQ(told.registrations[0].name, "tiny");
-  EXPECT_EQ(told.registrations[0].sites.size(), 2u * 7 + 1);
-  EXPECT_EQ(told.registrations[0].tokens_per_step, 64);
-  ASSERT_EQ(told.attempts.size(), 1u);
-  EXPECT_EQ(told.attempts[0].cause, "start");
-  EXPECT_EQ(told.attempts[0].fingerprint, told.registrations[0].fingerprint);
+  const auto received = controller.received();
+  ASSERT_EQ(received.steps.size(), 25u);
+  EXPECT_EQ(received.conflicts, 0);
+  ASSERT_EQ(received.registrations.size(), 1u);
+  EXPECT_EQ(received.registrations[0].name, "tiny");
+  EXPECT_EQ(received.registrations[0].sites.size(), 2u * 7 + 1);
+  EXPECT_EQ(received.registrations[0].tokens_per_step, 64);
+  ASSERT_EQ(received.attempts.size(), 1u);
+  EXPECT_EQ(received.attempts[0].cause, "start");
+  EXPECT_EQ(received.attempts[0].fingerprint, received.registrations[0].fingerprint);
   std::vector<int64_t> checkpoints;
-  for (const CheckpointReport& checkpoint : told.checkpoints) {
+  for (const CheckpointReport& checkpoint : received.checkpoints) {
     checkpoints.push_back(checkpoint.step);
     if (checkpoint.step > 0) {
-      EXPECT_EQ(checkpoint.weights_hash, told.steps.at({1, checkpoint.step}).weights_hash);
+      EXPECT_EQ(checkpoint.weights_hash, received.steps.at({1, checkpoint.step}).weights_hash);
     }
   }
   EXPECT_THAT(checkpoints, ::testing::ElementsAre(0, 10, 20, 25));
-  ASSERT_EQ(told.finished.size(), 1u);
-  EXPECT_EQ(told.finished[0].outcome, "completed");
-  EXPECT_EQ(told.finished[0].step, 25);
-  EXPECT_GT(told.finished[0].final_loss, 0);
-  EXPECT_GT(told.steps.at({1, 1}).loss, told.steps.at({1, 25}).loss) << "it learns";
+  ASSERT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.finished[0].outcome, "completed");
+  EXPECT_EQ(received.finished[0].step, 25);
+  EXPECT_GT(received.finished[0].final_loss, 0);
+  EXPECT_GT(received.steps.at({1, 1}).loss, received.steps.at({1, 25}).loss) << "it learns";
 }
 
 TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHasEveryStep) {
@@ -76,7 +76,7 @@ TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHas
   int64_t kill_after = 8;
   for (int kills = 0; kills < 3; ++kills, kill_after += 16) {
     const auto victim = start(config(kSteps), {"--controller", controller.url()});
-    ASSERT_TRUE(eventually([&] { return controller.steps_told() >= kill_after; }))
+    ASSERT_TRUE(eventually([&] { return controller.steps_received() >= kill_after; }))
         << victim->output();
     victim->signal(SIGKILL);
     ASSERT_EQ(victim->wait(), -SIGKILL);
@@ -85,22 +85,22 @@ TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHas
   ASSERT_EQ(last->wait(), 0) << last->output();
   EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "whole")));
 
-  const auto told = controller.told();
-  EXPECT_EQ(told.conflicts, 0);
-  ASSERT_EQ(told.attempts.size(), 4u);
+  const auto received = controller.received();
+  EXPECT_EQ(received.conflicts, 0);
+  ASSERT_EQ(received.attempts.size(), 4u);
   std::map<int64_t, std::string> hash_at;
-  for (const auto& [key, step] : told.steps) {
+  for (const auto& [key, step] : received.steps) {
     const auto [known, fresh] = hash_at.emplace(key.second, step.weights_hash);
     EXPECT_EQ(known->second, step.weights_hash)
         << "step " << key.second << " of attempt " << key.first;
   }
   EXPECT_EQ(hash_at.size(), static_cast<size_t>(kSteps));
-  for (size_t i = 1; i < told.attempts.size(); ++i) {
-    EXPECT_EQ(told.attempts[i].attempt, static_cast<int64_t>(i) + 1);
-    EXPECT_EQ(told.attempts[i].cause, "restart");
-    for (int64_t step = told.attempts[i - 1].base_step + 1; step <= told.attempts[i].base_step;
-         ++step) {
-      EXPECT_TRUE(told.steps.contains({static_cast<int64_t>(i), step}))
+  for (size_t i = 1; i < received.attempts.size(); ++i) {
+    EXPECT_EQ(received.attempts[i].attempt, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(received.attempts[i].cause, "restart");
+    for (int64_t step = received.attempts[i - 1].base_step + 1;
+         step <= received.attempts[i].base_step; ++step) {
+      EXPECT_TRUE(received.steps.contains({static_cast<int64_t>(i), step}))
           << "step " << step << " before attempt " << i + 1;
     }
   }
@@ -110,20 +110,20 @@ TEST_F(TrainerProcess, SigtermWritesACheckpointAtTheStepAndTheNextAttemptGoesOnF
   FakeController controller;
   const auto trainer =
       start(config(100000), {"--controller", controller.url(), "--interrupted-status", "75"});
-  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << trainer->output();
+  ASSERT_TRUE(eventually([&] { return controller.steps_received() >= 13; })) << trainer->output();
   trainer->signal(SIGTERM);
   ASSERT_EQ(trainer->wait(), 75) << trainer->output();
   const CheckpointInfo stopped = newest(run_dir());
-  const auto told = controller.told();
-  EXPECT_EQ(stopped.step, static_cast<int64_t>(told.steps.size()))
+  const auto received = controller.received();
+  EXPECT_EQ(stopped.step, static_cast<int64_t>(received.steps.size()))
       << "at the last step done, reported too";
-  EXPECT_TRUE(told.finished.empty()) << "interrupted is not finished";
+  EXPECT_TRUE(received.finished.empty()) << "interrupted is not finished";
 
   const auto next = start(
       config(100000), {"--controller", controller.url(), "--steps",
                        std::to_string(stopped.step + 3), "--resume", "--interrupted-status", "75"});
   ASSERT_EQ(next->wait(), 0) << next->output();
-  EXPECT_EQ(controller.told().attempts.at(1).base_step, stopped.step);
+  EXPECT_EQ(controller.received().attempts.at(1).base_step, stopped.step);
 }
 
 TEST_F(TrainerProcess, ADamagedCheckpointIsPassedOverLoudly) {
@@ -151,13 +151,13 @@ TEST_F(TrainerProcess, ReportsOfAFinishedRunAreSentWhenTheControllerIsThereAtLas
   controller.go_away();
   const std::string quick = "[controller]\nflush_seconds = 0\n";
   ASSERT_EQ(start(config(12, quick), {"--controller", controller.url()})->wait(), 0);
-  EXPECT_EQ(controller.steps_told(), 0);
+  EXPECT_EQ(controller.steps_received(), 0);
   controller.come_back();
   const auto again = start(config(12), {"--controller", controller.url()});
   ASSERT_EQ(again->wait(), 0) << again->output();
-  EXPECT_EQ(controller.steps_told(), 12);
-  EXPECT_EQ(controller.told().finished.size(), 1u);
-  EXPECT_EQ(controller.told().attempts.size(), 1u);
+  EXPECT_EQ(controller.steps_received(), 12);
+  EXPECT_EQ(controller.received().finished.size(), 1u);
+  EXPECT_EQ(controller.received().attempts.size(), 1u);
 }
 
 TEST_F(TrainerProcess, TwoTrainersCannotShareADirectory) {
@@ -216,14 +216,14 @@ TEST_F(TrainerProcess, HelpAndVersionTeach) {
 TEST_F(TrainerProcess, EachAttemptHasItsOwnFingerprintAlsoWhenItIsToldAgain) {
   FakeController controller;
   const auto first = start(config(100000), {"--controller", controller.url()});
-  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 12; })) << first->output();
+  ASSERT_TRUE(eventually([&] { return controller.steps_received() >= 12; })) << first->output();
   first->signal(SIGKILL);
   first->wait();
   controller.lose_ledger();
   const auto second = start(config(100000), {"--controller", controller.url(), "--threads", "2"});
-  ASSERT_TRUE(eventually([&] { return controller.told().attempts.size() == 2; }))
+  ASSERT_TRUE(eventually([&] { return controller.received().attempts.size() == 2; }))
       << second->output();
-  const auto attempts = controller.told().attempts;
+  const auto attempts = controller.received().attempts;
   ASSERT_TRUE(attempts[0].fingerprint && attempts[1].fingerprint);
   EXPECT_EQ(attempts[0].fingerprint->threads, 1);
   EXPECT_EQ(attempts[1].fingerprint->threads, 2);
@@ -243,15 +243,15 @@ TEST_F(TrainerProcess, AFullSpoolDropsStepsTellsSoAndDoesNotHoldUpTraining) {
   const std::string patient = "[controller]\nspool_bytes_max = 65536\n";
   const auto again = start(config(kSteps, patient), {"--controller", controller.url()});
   ASSERT_EQ(again->wait(), 0) << again->output();
-  const auto told = controller.told();
-  const auto kept = static_cast<int64_t>(told.steps.size());
+  const auto received = controller.received();
+  const auto kept = static_cast<int64_t>(received.steps.size());
   EXPECT_LT(kept, kSteps);
-  ASSERT_EQ(told.notices.size(), 1u);
-  EXPECT_EQ(told.notices[0].kind, "reports_dropped");
-  EXPECT_EQ(told.notices[0].attempt, 1);
-  EXPECT_THAT(told.notices[0].text, HasSubstr(fmt::format("steps {} to {}", kept + 1, kSteps)));
-  EXPECT_EQ(told.checkpoints.size(), 1u + kSteps / 10) << "only steps are dropped";
-  EXPECT_EQ(told.finished.size(), 1u);
+  ASSERT_EQ(received.notices.size(), 1u);
+  EXPECT_EQ(received.notices[0].kind, "reports_dropped");
+  EXPECT_EQ(received.notices[0].attempt, 1);
+  EXPECT_THAT(received.notices[0].text, HasSubstr(fmt::format("steps {} to {}", kept + 1, kSteps)));
+  EXPECT_EQ(received.checkpoints.size(), 1u + kSteps / 10) << "only steps are dropped";
+  EXPECT_EQ(received.finished.size(), 1u);
 }
 
 TEST_F(TrainerProcess, WithOnLossPauseAFullSpoolMakesItWaitLoudlyAndLoseNothing) {
@@ -268,8 +268,8 @@ TEST_F(TrainerProcess, WithOnLossPauseAFullSpoolMakesItWaitLoudlyAndLoseNothing)
   EXPECT_TRUE(trainer->running());
   controller.come_back();
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  EXPECT_EQ(controller.steps_told(), kSteps);
-  EXPECT_EQ(controller.told().finished.size(), 1u);
+  EXPECT_EQ(controller.steps_received(), kSteps);
+  EXPECT_EQ(controller.received().finished.size(), 1u);
 }
 
 // A limit on the size of files acts like a full disk: the model does not fit any more.
@@ -290,9 +290,9 @@ TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDiskAndFailuresAreTold)
   ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(newest(run_dir()).step, 400);
-  const auto told = controller.told();
+  const auto received = controller.received();
   std::set<int64_t> failed;
-  for (const TrainerNotice& notice : told.notices) {
+  for (const TrainerNotice& notice : received.notices) {
     EXPECT_EQ(notice.kind, "checkpoint_failed");
     EXPECT_EQ(notice.attempt, 1);
     EXPECT_THAT(notice.text, HasSubstr("optimizer.safetensors"));

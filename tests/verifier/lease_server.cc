@@ -9,15 +9,15 @@
 namespace gnomon::test {
 namespace {
 
-std::string uri_at(const FakeController::Told& told, int64_t step) {
-  const auto found = std::ranges::find(told.checkpoints, step, &CheckpointReport::step);
-  GNOMON_ASSERT(found != told.checkpoints.end());
+std::string uri_at(const FakeController::Received& received, int64_t step) {
+  const auto found = std::ranges::find(received.checkpoints, step, &CheckpointReport::step);
+  GNOMON_ASSERT(found != received.checkpoints.end());
   return found->uri;
 }
 
 }  // namespace
 
-Lease lease_of(const FakeController::Told& told, const std::string& arm, int64_t steps) {
+Lease lease_of(const FakeController::Received& received, const std::string& arm, int64_t steps) {
   constexpr double kLongTtl = 60;
   Lease lease;
   lease.lease = 4;
@@ -28,9 +28,9 @@ Lease lease_of(const FakeController::Told& told, const std::string& arm, int64_t
   lease.task.window = 1;
   lease.task.arm = test::any_word(arm);
   lease.task.purpose = "shadow";
-  lease.task.checkpoint_uri = uri_at(told, 0);
+  lease.task.checkpoint_uri = uri_at(received, 0);
   lease.task.steps = steps;
-  lease.task.end_checkpoint_uri = uri_at(told, 10);
+  lease.task.end_checkpoint_uri = uri_at(received, 10);
   lease.task.evaluate_endpoints = true;
   return lease;
 }

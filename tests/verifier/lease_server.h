@@ -18,7 +18,8 @@ namespace gnomon::test {
 
 // Lease 4 under token 17, long-lived: `steps` from the checkpoint of step 0 on, and both end points
 // of the window up to that of step 10.
-Lease lease_of(const FakeController::Told& told, const std::string& arm, int64_t steps = 10);
+Lease lease_of(const FakeController::Received& received, const std::string& arm,
+               int64_t steps = 10);
 
 // Hands out queued leases and records the answers.
 class LeaseServer {

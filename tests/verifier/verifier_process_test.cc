@@ -27,11 +27,11 @@ class VerifierProcess : public TrainerFixture {
     const auto trainer =
         start(config(20, {}, kKeepAllCheckpoints), {"--controller", controller.url()});
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-    told_ = controller.told();
+    received_ = controller.received();
   }
 
   Lease lease(const std::string& arm, int64_t steps = 10) const {
-    return test::lease_of(told_, arm, steps);
+    return test::lease_of(received_, arm, steps);
   }
   std::unique_ptr<ChildProcess> verify(const std::vector<std::string>& more = {}) {
     std::vector<std::string> command = {GNOMON_VERIFIER, "--controller", leases_.url(), "--name",
@@ -45,7 +45,7 @@ class VerifierProcess : public TrainerFixture {
     return lease("bf16", kManySteps);
   }
 
-  FakeController::Told told_;
+  FakeController::Received received_;
   LeaseServer leases_;
 };
 
@@ -56,10 +56,10 @@ TEST_F(VerifierProcess, TheSamePlanReproducesTheRunBitForBit) {
   const auto results = leases_.completed();
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0].token, 17);
-  EXPECT_EQ(results[0].fingerprint, told_.registrations.at(0).fingerprint);
+  EXPECT_EQ(results[0].fingerprint, received_.registrations.at(0).fingerprint);
   ASSERT_EQ(results[0].steps.size(), 10u);
   for (const ReplayStep& step : results[0].steps) {
-    const StepReport& original = told_.steps.at({1, step.step});
+    const StepReport& original = received_.steps.at({1, step.step});
     EXPECT_EQ(step.weights_hash, original.weights_hash) << step.step;
     EXPECT_EQ(step.loss, original.loss) << step.step;
     EXPECT_EQ(step.grad_norm, original.grad_norm) << step.step;
@@ -73,7 +73,7 @@ TEST_F(VerifierProcess, TheShadowRunsInBf16AndMeasuresTheEndpoints) {
   ASSERT_EQ(verifier->wait(), 0) << verifier->output();
   const auto results = leases_.completed();
   ASSERT_EQ(results.size(), 1u);
-  EXPECT_NE(results[0].steps.back().weights_hash, told_.steps.at({1, 10}).weights_hash);
+  EXPECT_NE(results[0].steps.back().weights_hash, received_.steps.at({1, 10}).weights_hash);
   EXPECT_TRUE(results[0].start_loss_bf16 && results[0].start_loss_plan &&
               results[0].run_end_loss_bf16 && results[0].replay_end_loss_bf16);
   EXPECT_LT(*results[0].replay_end_loss_bf16, *results[0].start_loss_bf16) << "it learned";
