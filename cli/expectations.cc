@@ -144,8 +144,8 @@ std::string summary_in_words(const RunSummary& summary) {
         fmt::format(" Final held-out loss in BF16: {:.4f} nats per token.", *summary.final_loss);
   }
   text += fmt::format(" It took {}", format_duration(summary.wall_seconds));
-  if (summary.worth && summary.worth->statement.useful_steps > 0) {
-    return text + ". " + summary.worth->statement.sentence;
+  if (summary.net_speedup && summary.net_speedup->statement.useful_steps > 0) {
+    return text + ". " + summary.net_speedup->statement.sentence;
   }
   return text + fmt::format("; verification was {:.1f}% of all compute.",
                             100 * summary.verification_share);

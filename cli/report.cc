@@ -61,7 +61,7 @@ std::string report_html(const RunHistory& history, const RunSummary& summary) {
       {"/*STEP_CHARTS*/", kAsset_step_charts},
       {"/*TIMELINE*/", kAsset_timeline},
       {"/*TABLES*/", kAsset_tables},
-      {"/*WORTH*/", kAsset_worth},
+      {"/*NET_SPEEDUP*/", kAsset_net_speedup},
       {"/*SCRIPT*/", kAsset_script}};
   for (const auto& [mark, content] : scripts) replace_once(page, mark, content);
   replace_once(page, "@TITLE@", escape_html(summary.run));

@@ -12,7 +12,7 @@ extern const std::string_view kAsset_elements;
 extern const std::string_view kAsset_step_charts;
 extern const std::string_view kAsset_timeline;
 extern const std::string_view kAsset_tables;
-extern const std::string_view kAsset_worth;
+extern const std::string_view kAsset_net_speedup;
 extern const std::string_view kAsset_dygraph_script;
 extern const std::string_view kAsset_dygraph_style;
 

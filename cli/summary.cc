@@ -206,12 +206,12 @@ std::optional<decide::State> read_state(const RunHistory& history, const decide:
   return state;
 }
 
-void read_worth_and_verdict(const RunHistory& history, RunSummary& summary) {
+void read_net_speedup_and_verdict(const RunHistory& history, RunSummary& summary) {
   try {
     const decide::Policy policy = decide::Policy::parse(history.run.policy, "the run's own policy");
     const std::optional<decide::State> state = read_state(history, policy);
     if (!state) return;
-    summary.worth = decide::worth(*state, policy);
+    summary.net_speedup = decide::net_speedup_report(*state, policy);
     const decide::VerdictFacts facts = decide::verdict_facts(*state, policy);
     summary.run_verdict =
         history.run.state == "live"
@@ -245,7 +245,7 @@ RunSummary summarize(const RunHistory& history) {
   summary.steps_lost = count_steps_lost(history);
   summary.missing_steps = count_missing_steps(history);
   sum_up_cost(history, summary);
-  read_worth_and_verdict(history, summary);
+  read_net_speedup_and_verdict(history, summary);
   return summary;
 }
 
@@ -292,8 +292,9 @@ std::string summary_to_json(const RunSummary& summary) {
     object["run_verdict_sentence"] = summary.run_verdict->sentence;
     object["run_verdict_since"] = summary.run_verdict->since;
   }
-  object["economics"] = summary.worth ? parse_json_exactly(decide::worth_to_json(*summary.worth))
-                                      : boost::json::value(nullptr);
+  object["economics"] = summary.net_speedup
+                            ? parse_json_exactly(decide::net_speedup_to_json(*summary.net_speedup))
+                            : boost::json::value(nullptr);
   return pretty_json(object);
 }
 

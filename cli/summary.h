@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/ledger_view.h"
+#include "controller/decide/net_speedup.h"
 #include "controller/decide/run_verdict.h"
-#include "controller/decide/worth.h"
 
 namespace gnomon::cli {
 
@@ -43,7 +43,7 @@ struct RunSummary {
   double verify_seconds = 0;
   double verification_share = 0;  // verify / (verify + train)
   // The account; empty when the ledger has none that this version can read.
-  std::optional<decide::Worth> worth;
+  std::optional<decide::NetSpeedupReport> net_speedup;
   // The verdict on the run as such, now; empty likewise.
   std::optional<decide::RunVerdict> run_verdict;
 };

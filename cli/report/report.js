@@ -27,12 +27,12 @@
     ['Steps lost', gnomon.count(s.steps_lost), `of ${gnomon.count(s.steps)}, in ${s.attempts} attempt${s.attempts === 1 ? '' : 's'}`],
     ['False alarms', String(s.false_alarms), `in ${s.windows} verified windows`, s.false_alarms ? 'bad' : 'good'],
     ['Final loss', typeof s.final_loss === 'number' ? s.final_loss.toFixed(4) : '–', 'held-out, BF16, nats per token'],
-    gnomon.worthTile(s.economics, `verification ${(100 * s.verification_share).toFixed(1)}% of all compute`),
+    gnomon.netSpeedupTile(s.economics, `verification ${(100 * s.verification_share).toFixed(1)}% of all compute`),
     ['Wall time', gnomon.duration(s.wall_seconds), `${gnomon.duration(s.train_seconds)} in steps`],
   ]);
   gnomon.lossChart(place('loss'), data);
   gnomon.gapChart(place('gap'), data);
-  gnomon.worth(place('worth'), s.economics, data);
+  gnomon.netSpeedup(place('net-speedup'), s.economics, data);
   gnomon.precisionTimeline(place('precision'), data);
   gnomon.decisionsTable(place('decisions'), data.decisions, data.run.registered_at);
 })();

@@ -1,7 +1,7 @@
 #include "controller/api/listing.h"
 #include "controller/api/run_views.h"
 #include "controller/api/services.h"
-#include "controller/decide/worth.h"
+#include "controller/decide/net_speedup.h"
 #include "storage/view_queries.h"
 
 namespace gnomon {
@@ -10,7 +10,8 @@ namespace {
 std::string show_economics(Connection& connection, const Request& request,
                            SetAsideRuns& set_aside) {
   const auto [policy, known] = set_aside.read(connection, require_run(connection, request));
-  return decide::worth_to_json(decide::worth(known ? known->state : decide::State{}, policy));
+  return decide::net_speedup_to_json(
+      decide::net_speedup_report(known ? known->state : decide::State{}, policy));
 }
 
 }  // namespace

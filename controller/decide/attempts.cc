@@ -7,11 +7,11 @@
 
 #include "controller/decide/case.h"
 #include "controller/decide/containment.h"
+#include "controller/decide/costs.h"
 #include "controller/decide/directives.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/health.h"
-#include "controller/decide/money.h"
 #include "controller/decide/schedule.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/window_lengths.h"
@@ -114,7 +114,7 @@ void forget_after(Core& core, int64_t base) {
   if (s.watch.dirty_since >= base) s.watch.dirty_since = -1;
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);
-  forget_seen_after(core, base);
+  forget_evidence_after(core, base);
   forget_probes_of_steps(s, base + 1, std::numeric_limits<int64_t>::max());
   s.watch.burst_left = 0;
 }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_rivals.h"
 #include "controller/decide/gap_settings.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {

@@ -9,9 +9,9 @@
 
 #include "controller/decide/bases.h"
 #include "controller/decide/case.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/measurement.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/trust.h"
 #include "controller/decide/verifier_records.h"
@@ -154,8 +154,8 @@ void settle_agreed(Core& core, WindowState& window) {
   State& s = core.s;
   window.confirmation = "agreed";
   for (const Witness& witness : window.witnesses) note_checked(s, witness.verifier);
-  for (std::vector<SeenWindow>* seen : {&s.watch.seen, &s.watch.long_seen}) {
-    for (SeenWindow& known : *seen) known.confirmed |= known.window == window.id;
+  for (std::vector<EvidenceWindow>* seen : {&s.watch.seen, &s.watch.long_seen}) {
+    for (EvidenceWindow& known : *seen) known.confirmed |= known.window == window.id;
   }
   agree_on_scale(core);
   if (window.witnesses.size() == 2) note_parted(core, window);
@@ -406,7 +406,7 @@ void confirm_failed(Core& core, int64_t id, const std::string& why) {
 
 std::string rests_on(const Core& core, const WindowState& window) {
   const State& s = core.s;
-  const std::vector<SeenWindow>& seen = s.watch.seen;
+  const std::vector<EvidenceWindow>& seen = s.watch.seen;
   if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
   const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
   const double scale = std::sqrt(s.watch.gap.scale.variance);

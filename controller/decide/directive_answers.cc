@@ -4,9 +4,9 @@
 
 #include "controller/decide/attempts.h"
 #include "controller/decide/containment.h"
+#include "controller/decide/costs.h"
 #include "controller/decide/directives.h"
 #include "controller/decide/ladder.h"
-#include "controller/decide/money.h"
 #include "controller/decide/overrides.h"
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"

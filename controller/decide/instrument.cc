@@ -9,8 +9,8 @@
 #include "controller/decide/case.h"
 #include "controller/decide/containment.h"
 #include "controller/decide/directives.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/plans.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 

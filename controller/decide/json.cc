@@ -107,7 +107,7 @@ BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
 BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm))
 BOOST_DESCRIBE_STRUCT(Health, (), (batches, repeats, repeats_said, collapse_said, overfitting_said))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
-BOOST_DESCRIBE_STRUCT(SeenWindow, (),
+BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_down, offset_level, offset_windows, seen,
@@ -127,14 +127,14 @@ BOOST_DESCRIBE_STRUCT(Account, (),
                        trainer_verification_seconds, spare_verification_seconds, spare_idle_seconds,
                        holds, hold_seconds, rollbacks, switches, switch_seconds, loss_gap_percent))
 BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
-BOOST_DESCRIBE_STRUCT(MoneyPoint, (), (step, speedup, net, speedup_measured))
+BOOST_DESCRIBE_STRUCT(CostPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied,
                        reported_at, steps_at))
 BOOST_DESCRIBE_STRUCT(Spending, (),
                       (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start))
-BOOST_DESCRIBE_STRUCT(Money, (),
+BOOST_DESCRIBE_STRUCT(Costs, (),
                       (account, hazard, spending, shadows, paused_since, last_step_at,
                        waited_seconds, switching, points, point_every))
 BOOST_DESCRIBE_STRUCT(State, (),

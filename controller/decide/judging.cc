@@ -11,18 +11,18 @@
 #include "controller/decide/cadence.h"
 #include "controller/decide/case.h"
 #include "controller/decide/confirm.h"
+#include "controller/decide/costs.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_rivals.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/investigating.h"
 #include "controller/decide/kept_damage.h"
 #include "controller/decide/measurement.h"
-#include "controller/decide/money.h"
 #include "controller/decide/offset.h"
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/schedule.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/verifier_records.h"
@@ -196,12 +196,13 @@ Judgement observe(Core& core, const WindowState& window) {
   if (window.kind == "long") {
     result.gap =
         observe_gap(s.watch.long_gap, sample, long_gap_settings(core.policy, window.steps));
-    note_seen(s.watch.long_gap, s.watch.long_seen, window,
-              gap_total(s.watch.long_gap, gap_settings(core.policy)));
+    record_evidence_window(s.watch.long_gap, s.watch.long_seen, window,
+                           gap_total(s.watch.long_gap, gap_settings(core.policy)));
     return result;
   }
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
-  note_seen(s.watch.gap, s.watch.seen, window, gap_total(s.watch.gap, gap_settings(core.policy)));
+  record_evidence_window(s.watch.gap, s.watch.seen, window,
+                         gap_total(s.watch.gap, gap_settings(core.policy)));
   s.watch.burst_left = result.gap.burst_left;
   if (const GapVerdict kept = judge_kept(core, window); kept.alarm && !result.gap.alarm) {
     result.gap.alarm = true;
@@ -263,7 +264,7 @@ int64_t risen_windows(const Core& core, const WindowState& window) {
   const auto after = evidence_rises_after(core.s, window.id, risen_evidence(core.policy));
   if (!after) return 1;
   const int64_t count = std::ranges::count_if(
-      core.s.watch.seen, [&](const SeenWindow& seen) { return seen.start_step >= *after; });
+      core.s.watch.seen, [&](const EvidenceWindow& seen) { return seen.start_step >= *after; });
   return std::clamp(count, int64_t{1}, kLevelWindows);
 }
 

@@ -14,12 +14,12 @@ constexpr double kBeyondChance = 3;  // standard errors
 
 std::optional<KeptDamage> kept_damage(const State& s, int64_t since_step) {
   const auto later = std::ranges::count_if(
-      s.watch.seen, [&](const SeenWindow& seen) { return seen.start_step >= since_step; });
+      s.watch.seen, [&](const EvidenceWindow& seen) { return seen.start_step >= since_step; });
   const GapLevel level = newest_level(s.watch.gap, later);
   const auto known = static_cast<size_t>(level.windows);
   if (level.windows < kWindowsMin || s.watch.seen.size() < known) return std::nullopt;
-  const SeenWindow& first = s.watch.seen[s.watch.seen.size() - known];
-  const SeenWindow& last = s.watch.seen.back();
+  const EvidenceWindow& first = s.watch.seen[s.watch.seen.size() - known];
+  const EvidenceWindow& last = s.watch.seen.back();
   const auto length = static_cast<double>(last.end_step - last.start_step);
   if (length <= 0) return std::nullopt;
   const double times = static_cast<double>(last.end_step - first.start_step) / length;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
@@ -42,10 +42,10 @@ GapVerdict observe_offset(Core& core, const WindowState& window) {
   sample.floor_percent = sample.most_percent = 0;
   sample.d_percent = moved;
   GapVerdict up = observe_gap(watch.offset, sample, settings);
-  note_seen(watch.offset, watch.offset_seen, window, up.statistic);
+  record_evidence_window(watch.offset, watch.offset_seen, window, up.statistic);
   sample.d_percent = -moved;
   GapVerdict down = observe_gap(watch.offset_down, sample, settings);
-  note_seen(watch.offset_down, watch.offset_down_seen, window, down.statistic);
+  record_evidence_window(watch.offset_down, watch.offset_down_seen, window, down.statistic);
   follow(watch, offset, core.policy.detector.tolerance_percent);
   down.x = -std::abs(down.x);
   GapVerdict verdict = down.alarm ? down : up;

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "controller/decide/directives.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_evalues.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/plans.h"
-#include "controller/decide/seen.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 

@@ -245,7 +245,7 @@ struct RollbackCount {
 };
 
 // A window that a detector has taken into account.
-struct SeenWindow {
+struct EvidenceWindow {
   int64_t window = 0;
   int64_t start_step = 0;
   int64_t end_step = 0;
@@ -283,10 +283,10 @@ struct Watch {
   GapState offset_down;     // and below it
   double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
   int64_t offset_windows = 0;
-  std::vector<SeenWindow> seen;         // the windows of gap.newest
-  std::vector<SeenWindow> long_seen;    // of long_gap.newest
-  std::vector<SeenWindow> offset_seen;  // of offset.newest
-  std::vector<SeenWindow> offset_down_seen;
+  std::vector<EvidenceWindow> seen;         // the windows of gap.newest
+  std::vector<EvidenceWindow> long_seen;    // of long_gap.newest
+  std::vector<EvidenceWindow> offset_seen;  // of offset.newest
+  std::vector<EvidenceWindow> offset_down_seen;
   InstrumentState instrument;
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows
@@ -331,7 +331,7 @@ struct Trust {
 };
 
 // The net speed-up as it stood when this step was new.
-struct MoneyPoint {
+struct CostPoint {
   int64_t step = 0;
   double speedup = 1;  // of the FP8 steps alone
   double net = 0;
@@ -350,7 +350,7 @@ struct Spending {
 };
 
 // What the run has cost so far, and what has been learned about its faults.
-struct Money {
+struct Costs {
   Account account;
   Hazard hazard;
   Spending spending;
@@ -359,8 +359,8 @@ struct Money {
   double last_step_at = 0;    // seconds since the epoch, of the newest step; 0 = none to count from
   double waited_seconds = 0;  // holds and verification on the trainer, of the account by then
   bool switching = false;     // a rollback was carried out and no step came since
-  std::vector<MoneyPoint> points;  // ascending steps, all over the run
-  int64_t point_every = 0;         // steps between them; doubles when there are too many
+  std::vector<CostPoint> points;  // ascending steps, all over the run
+  int64_t point_every = 0;        // steps between them; doubles when there are too many
 };
 
 // What the run's verdict is made of beside the rest (run_verdict.h).
@@ -414,7 +414,7 @@ struct State {
 
   Watch watch;
   Trust trust;
-  Money money;
+  Costs money;
   SpikeState spikes;
   std::vector<int64_t> generic_spike_steps;
   std::optional<Suspicion> suspicion;  // came while another case was open

@@ -7,7 +7,7 @@
 #include "controller/decide/bases.h"
 #include "controller/decide/case.h"
 #include "controller/decide/containment.h"
-#include "controller/decide/seen.h"
+#include "controller/decide/evidence_windows.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 

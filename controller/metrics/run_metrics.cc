@@ -23,8 +23,8 @@ auto of_step(Read read) {
 }
 
 template <class Read>
-auto of_money(Read read) {
-  return of(&RunNumbers::money, read);
+auto of_costs(Read read) {
+  return of(&RunNumbers::costs, read);
 }
 
 template <class Read>
@@ -109,17 +109,17 @@ std::vector<RunMetric> verification_rows() {
       RunMetric::gauge(
           "gnomon_run_net_speedup_ratio",
           "measured speed over BF16 without verification, everything paid",
-          [](const RunNumbers& n) { return n.money ? n.money->net_speedup : std::nullopt; }),
+          [](const RunNumbers& n) { return n.costs ? n.costs->net_speedup : std::nullopt; }),
       RunMetric::gauge(
           "gnomon_run_speedup_ratio", "BF16's measured step time over FP8's",
-          [](const RunNumbers& n) { return n.money ? n.money->speedup : std::nullopt; }),
+          [](const RunNumbers& n) { return n.costs ? n.costs->speedup : std::nullopt; }),
       RunMetric::gauge("gnomon_run_verification_ratio",
                        "share of everything paid that went into verification",
-                       of_money(&MoneyNumbers::verification_share)),
+                       of_costs(&CostNumbers::verification_share)),
       RunMetric::gauge("gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned",
-                       of_money(&MoneyNumbers::hazard_per_step)),
+                       of_costs(&CostNumbers::hazard_per_step)),
       RunMetric::gauge("gnomon_run_steps_lost", "steps that rollbacks took away",
-                       of_money(&MoneyNumbers::steps_lost)),
+                       of_costs(&CostNumbers::steps_lost)),
       RunMetric::gauge("gnomon_run_verdict", "1 for the run's verdict now, 0 for the others",
                        verdicts, {"verdict"}),
       RunMetric::gauge("gnomon_run_window_every_steps",

@@ -24,7 +24,7 @@ inline constexpr std::array kStepBounds = {0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
                                            1.0,   2.5,  5.0,   10.0, 30.0, 60.0, 120.0};
 
 // What FP8 under verification is worth so far; docs/economics.md.
-struct MoneyNumbers {
+struct CostNumbers {
   // Both empty until the speed-up of the FP8 steps is measured: the policy's word is not exported.
   std::optional<double> net_speedup;  // and before any step is kept
   std::optional<double> speedup;      // of the FP8 steps alone
@@ -75,7 +75,7 @@ struct RunNumbers {
   std::optional<int64_t> verified_step;
   std::optional<double> shadow_loss;  // at the newest verified step
   std::optional<double> paired_loss;  // the run's own there
-  std::optional<MoneyNumbers> money;
+  std::optional<CostNumbers> costs;
   std::optional<decide::VerdictKind> verdict;
   std::optional<decide::VerdictFacts> facts;
   Counts layers;  // share of each layer's GEMMs in FP8

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "controller/decide/decide.h"
-#include "controller/decide/worth.h"
+#include "controller/decide/net_speedup.h"
 #include "controller/metrics/layers.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
@@ -88,11 +88,11 @@ void StepTotals::write(Connection& connection, int64_t run) {
   by_bucket_.clear();
 }
 
-MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy) {
+CostNumbers cost_numbers(const decide::State& state, const decide::Policy& policy) {
   const decide::Account account = decide::account_now(state, policy);
   const decide::Statement made =
       decide::statement(account, policy.economics.speedup, policy.economics.loss_exponent);
-  MoneyNumbers numbers;
+  CostNumbers numbers;
   if (decide::is_measured(made.speedup)) {
     numbers.speedup = made.speedup.value;
     if (made.useful_steps > 0) numbers.net_speedup = made.net;
@@ -106,7 +106,7 @@ MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& pol
 void add_state(RunNumbers& numbers, const decide::State& state, const decide::Policy& policy) {
   numbers.phase = decide::phase_name(state);
   numbers.paused = state.paused;
-  numbers.money = money_numbers(state, policy);
+  numbers.costs = cost_numbers(state, policy);
   if (numbers.phase == "ended") numbers.verdict = decide::VerdictKind::kEnded;
 }
 

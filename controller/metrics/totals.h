@@ -14,7 +14,7 @@
 
 namespace gnomon {
 
-MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
+CostNumbers cost_numbers(const decide::State& state, const decide::Policy& policy);
 
 // Sums over steps by their duration, as the ledger keeps them.
 class StepTotals {

@@ -234,8 +234,8 @@ void RunCache::save(LedgerTransaction& transaction, CachedRun& run) {
   run.unsaved = 0;
   run.save_due = false;
   show(transaction, run);
-  transaction.on_commit([this, id = run.id, money = money_numbers(run.state, run.policy)] {
-    metrics_.update_run(id, [&](RunNumbers& numbers) { numbers.money = money; });
+  transaction.on_commit([this, id = run.id, costs = cost_numbers(run.state, run.policy)] {
+    metrics_.update_run(id, [&](RunNumbers& numbers) { numbers.costs = costs; });
   });
 }
 

@@ -155,7 +155,7 @@
       ['Loss', typeof run.loss === 'number' ? run.loss.toFixed(4) : '–', 'training, nats per token'],
       ['Gap', measured ? gnomon.percent(measured.d_percent) : '–',
         measured ? `tolerance ${gnomon.percent(measured.tolerance_percent)}, window ${measured.window}` : 'no window measured yet', above ? 'bad' : ''],
-      gnomon.worthTile(economics, '', ['good', 'contained', 'ended'].includes(run.verdict)),
+      gnomon.netSpeedupTile(economics, '', ['good', 'contained', 'ended'].includes(run.verdict)),
     ]);
   }
 
@@ -209,7 +209,7 @@
     if (!wanted()) return;
     if (shown !== summary.run) {
       ['loss', 'gap'].forEach((id) => gnomon.dropChart(place(id)));
-      gnomon.dropWorth(place('worth'));
+      gnomon.dropNetSpeedup(place('net-speedup'));
       shown = summary.run;
     }
     drawn = key;
@@ -223,7 +223,7 @@
     showTiles(run, windows, economics);
     gnomon.lossChart(place('loss'), data);
     gnomon.gapChart(place('gap'), data);
-    gnomon.worth(place('worth'), economics, data);
+    gnomon.netSpeedup(place('net-speedup'), economics, data);
     gnomon.precisionTimeline(place('precision'), data);
     showTensors(statistics);
     const told = decisions.map((decision) => ({

@@ -160,7 +160,7 @@ decide::Statement statement_of(const decide::State& state, const decide::Policy&
 // By the economics, at this policy's cadence, for a run like `state`.
 std::optional<double> expected_net(decide::State state, const decide::Policy& policy) {
   state.watch.every = 0;
-  const decide::CadenceWorth cadence = decide::worth(state, policy).cadence;
+  const decide::CadenceReport cadence = decide::net_speedup_report(state, policy).cadence;
   if (policy.window.every == 0 && cadence.best_net) return cadence.best_net;
   try {
     return decide::net_speedup(decide::run_model(state, policy), static_cast<double>(cadence.every),

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "controller/decide/decide.h"
-#include "controller/decide/worth.h"
+#include "controller/decide/net_speedup.h"
 #include "lab/backtest/recorded_run.h"
 
 namespace gnomon::cli {

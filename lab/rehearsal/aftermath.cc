@@ -9,8 +9,8 @@
 
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/decide.h"
+#include "controller/decide/net_speedup.h"
 #include "controller/decide/policy.h"
-#include "controller/decide/worth.h"
 #include "lab/rehearsal/findings_numbers.h"
 #include "trainer/engine/engine.h"
 
@@ -169,7 +169,7 @@ std::optional<decide::State> decided_again(const Trace& trace) {
 std::optional<double> speedup_kept(const Trace& trace) {
   const std::optional<decide::State> state = decided_again(trace);
   if (!state) return std::nullopt;
-  const decide::Statement made = decide::worth(*state, policy_of(trace)).statement;
+  const decide::Statement made = decide::net_speedup_report(*state, policy_of(trace)).statement;
   double paid = 0, verification = 0, loss_gap = 0;
   for (const decide::AccountItem& item : made.items) {
     const bool verifies = item.key == "verification" || item.key.starts_with("spare");

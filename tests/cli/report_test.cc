@@ -80,8 +80,9 @@ TEST_F(ReportTest, IsOneFileThatLoadsNothing) {
   EXPECT_FALSE(std::regex_search(page, std::regex("<link[^>]*href=\"(?!data:)")));
   EXPECT_THAT(page, Not(HasSubstr("@import")));
   EXPECT_THAT(page, Not(HasSubstr("sourceMappingURL")));
-  for (const char* mark : {"/*DATA*/", "/*STYLE*/", "/*ELEMENTS*/", "/*STEP_CHARTS*/",
-                           "/*TIMELINE*/", "/*TABLES*/", "/*WORTH*/", "/*SCRIPT*/", "@TITLE@"}) {
+  for (const char* mark :
+       {"/*DATA*/", "/*STYLE*/", "/*ELEMENTS*/", "/*STEP_CHARTS*/", "/*TIMELINE*/", "/*TABLES*/",
+        "/*NET_SPEEDUP*/", "/*SCRIPT*/", "@TITLE@"}) {
     EXPECT_THAT(page, Not(HasSubstr(mark)));
   }
 }

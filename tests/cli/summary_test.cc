@@ -69,8 +69,8 @@ TEST_F(SummaryTest, SaysTheNetSpeedUpThatTheDecisionCoreHasCounted) {
     ledger.set_decision_state(decide::state_to_json(paid_state()));
   }
   RunSummary s = summary();
-  ASSERT_TRUE(s.worth.has_value());
-  EXPECT_DOUBLE_EQ(s.worth->statement.net, 1.3 * 100 / 110);
+  ASSERT_TRUE(s.net_speedup.has_value());
+  EXPECT_DOUBLE_EQ(s.net_speedup->statement.net, 1.3 * 100 / 110);
   EXPECT_THAT(summary_in_words(s),
               AllOf(HasSubstr("FP8's speed is not measured yet"), HasSubstr("1.182")));
   boost::json::value json = boost::json::parse(summary_to_json(s));
@@ -80,11 +80,11 @@ TEST_F(SummaryTest, SaysTheNetSpeedUpThatTheDecisionCoreHasCounted) {
 
 TEST_F(SummaryTest, ALedgerWithoutAnAccountOrWithOneOfTheFutureIsToldWithoutIt) {
   write_caught_fault(file());
-  EXPECT_FALSE(summary().worth.has_value());
+  EXPECT_FALSE(summary().net_speedup.has_value());
   EXPECT_TRUE(boost::json::parse(summary_to_json(summary())).at("economics").is_null());
   SQLite::Database(file(), SQLite::OPEN_READWRITE)
       .exec("INSERT INTO decision_state (run, seq, body) VALUES (1, 1, '{\"tomorrow\": 1}')");
-  EXPECT_FALSE(summary().worth.has_value());
+  EXPECT_FALSE(summary().net_speedup.has_value());
   EXPECT_EQ(summary().steps, 100);
 }
 

@@ -90,18 +90,18 @@ TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
 
 TEST_F(MetricsTest, WhatIsAssumedOfTheSpeedIsNotExportedAndWhatWasMeasuredGoesWhenItIsNoMore) {
   metrics.start_run(1, "demo/1", {});
-  MoneyNumbers money;
-  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
+  CostNumbers costs;
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.costs = costs; });
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
-  money.speedup = 1.4;
-  money.net_speedup = 1.2;
-  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
+  costs.speedup = 1.4;
+  costs.net_speedup = 1.2;
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.costs = costs; });
   EXPECT_THAT(text(), HasSubstr("gnomon_run_net_speedup_ratio{run=\"demo/1\"} 1.2\n"));
-  metrics.update_run(1, [](RunNumbers& numbers) { numbers.money = MoneyNumbers(); });
+  metrics.update_run(1, [](RunNumbers& numbers) { numbers.costs = CostNumbers(); });
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
-  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.costs = costs; });
   metrics.drop_run_at(1, 0);
   EXPECT_THAT(text(0), Not(HasSubstr("run=\"demo/1\"")));
 }

@@ -35,7 +35,7 @@ inline constexpr const char* kSpeedAssumed = " FP8's speed is assumed, it is not
 inline constexpr double kSpeedupWorthIt = 1.01;
 CadenceLimits cadence_limits(const State& state, const Policy& policy);
 
-struct CadenceWorth {
+struct CadenceReport {
   std::string kind;                // fixed (by the policy), budget
   int64_t every = 0;               // in force, steps from one window's start to the next
   std::optional<double> net;       // expected with it; empty when it is not possible
@@ -48,7 +48,7 @@ struct CadenceWorth {
 double verification_share(const Statement& statement);
 int64_t steps_lost(const Account& account);  // by rollbacks
 
-struct Worth {
+struct NetSpeedupReport {
   Account account;
   Statement statement;
   double verification_share = 0;
@@ -56,13 +56,13 @@ struct Worth {
   double hazard_mean = 0;  // faults per FP8 step
   double hazard_low = 0;   // 5%
   double hazard_high = 0;  // 95%
-  CadenceWorth cadence;
-  std::vector<MoneyPoint> points;  // along the run, and as it stands now
+  CadenceReport cadence;
+  std::vector<CostPoint> points;  // along the run, and as it stands now
 };
 
-Worth worth(const State& state, const Policy& policy);
+NetSpeedupReport net_speedup_report(const State& state, const Policy& policy);
 
 // One JSON object with plain keys: schema Economics of controller/api/openapi.
-std::string worth_to_json(const Worth& worth);
+std::string net_speedup_to_json(const NetSpeedupReport& report);
 
 }  // namespace gnomon::decide

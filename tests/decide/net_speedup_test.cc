@@ -1,4 +1,4 @@
-#include "controller/decide/worth.h"
+#include "controller/decide/net_speedup.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ Truth fast(Truth truth) {
   return truth;
 }
 
-double item(const Worth& worth, const std::string& key) {
-  for (const AccountItem& each : worth.statement.items) {
+double item(const NetSpeedupReport& report, const std::string& key) {
+  for (const AccountItem& each : report.statement.items) {
     if (each.key == key) return each.seconds;
   }
   ADD_FAILURE() << "no item " << key;
@@ -38,14 +38,14 @@ double replay_seconds(const SimulatedRun& run) {
   return seconds;
 }
 
-TEST(WorthTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
+TEST(NetSpeedupTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
   SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 460)), story_policy());
   run.start();
   run.train_until(1000);
   run.end();
   run.drain();
   ASSERT_GT(run.steps_lost, 0);
-  const Worth made = worth(run.state, run.policy);
+  const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
   EXPECT_EQ(made.statement.speedup.source, "inline_replays");
   EXPECT_DOUBLE_EQ(made.statement.speedup.value, 1.35);
   EXPECT_EQ(made.statement.useful_steps, 1000);
@@ -62,7 +62,7 @@ TEST(WorthTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
   EXPECT_GT(made.hazard_high, made.hazard_mean);
 }
 
-TEST(WorthTest, ASwitchIsTheTimeWithoutStepsBetweenTheLastStepAndTheFirst) {
+TEST(NetSpeedupTest, ASwitchIsTheTimeWithoutStepsBetweenTheLastStepAndTheFirst) {
   SimulatedRun run(fast(Truth()), story_policy());
   run.start();
   run.train_until(95);
@@ -78,7 +78,7 @@ TEST(WorthTest, ASwitchIsTheTimeWithoutStepsBetweenTheLastStepAndTheFirst) {
   EXPECT_EQ(account.switches, 1);
 }
 
-TEST(WorthTest, AChangeOfPlanWithoutARollbackIsASwitchToo) {
+TEST(NetSpeedupTest, AChangeOfPlanWithoutARollbackIsASwitchToo) {
   SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 1000)),
                    with([](Policy& p) { p.ladder.from = "here"; }));
   run.start();
@@ -88,21 +88,21 @@ TEST(WorthTest, AChangeOfPlanWithoutARollbackIsASwitchToo) {
             static_cast<int64_t>(run.directives("set_plan").size()));
 }
 
-TEST(WorthTest, ACrashIsNeitherPaidNorASwitch) {
+TEST(NetSpeedupTest, ACrashIsNeitherPaidNorASwitch) {
   SimulatedRun run(fast(Truth()), story_policy());
   run.start();
   run.train_until(95);
   run.restart_from(60);
   run.wait(1000);
   run.train_until(100);
-  const Worth made = worth(run.state, run.policy);
+  const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
   EXPECT_EQ(made.account.fp8.steps, 100);
   EXPECT_EQ(steps_lost(made.account), 0);
   EXPECT_EQ(made.account.switches, 0);
   EXPECT_EQ(item(made, "switches"), 0);
 }
 
-TEST(WorthTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
+TEST(NetSpeedupTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
   SimulatedRun run(fast(Truth()), story_policy());
   run.filter = [](const Event&) { return true; };
   run.start();
@@ -113,7 +113,7 @@ TEST(WorthTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
   EXPECT_EQ(run.state.money.account.fp8_lost, 1);
 }
 
-TEST(WorthTest, SpareDevicesArePaidWhileTheyWait) {
+TEST(NetSpeedupTest, SpareDevicesArePaidWhileTheyWait) {
   Policy policy = story_policy();
   policy.economics.spare_fraction = 0.25;
   policy.window.every = 80;
@@ -121,14 +121,14 @@ TEST(WorthTest, SpareDevicesArePaidWhileTheyWait) {
   run.start();
   run.train_until(400);
   run.drain();
-  const Worth made = worth(run.state, policy);
+  const NetSpeedupReport made = net_speedup_report(run.state, policy);
   EXPECT_EQ(item(made, "verification"), 0);
   EXPECT_DOUBLE_EQ(item(made, "spare"), 0.25 * replay_seconds(run));
   EXPECT_DOUBLE_EQ(item(made, "spare") + item(made, "spare_idle"), 0.25 * 400);
   EXPECT_NEAR(made.verification_share, 100 / made.statement.paid_seconds, 1e-12);
 }
 
-TEST(WorthTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
+TEST(NetSpeedupTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
   SimulatedRun run(fast(numerical_fault({kGuilty}, 1, 1000, 0.004)), story_policy());
   run.start();
   run.train_until(100);
@@ -136,7 +136,7 @@ TEST(WorthTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
   run.train_until(300);
   run.drain();
   EXPECT_NEAR(loss_gap_now(run.state), 20 * 0.004, 0.04);
-  const Worth made = worth(run.state, run.policy);
+  const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
   EXPECT_GT(item(made, "loss_gap"), 0);
   State in_bf16 = run.state;
   in_bf16.plans.push_back({9, "", true});
@@ -144,7 +144,7 @@ TEST(WorthTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
   EXPECT_EQ(loss_gap_now(in_bf16), 0);
 }
 
-TEST(WorthTest, AGapWithinTwiceItsErrorIsNoise) {
+TEST(NetSpeedupTest, AGapWithinTwiceItsErrorIsNoise) {
   State state;
   state.registered = true;
   state.plans.push_back({1, "", false});
@@ -164,30 +164,30 @@ TEST(WorthTest, AGapWithinTwiceItsErrorIsNoise) {
   EXPECT_NEAR(loss_gap_now(state), 0.3, 1e-12) << "long forks tell more";
 }
 
-TEST(WorthTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
+TEST(NetSpeedupTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
   Truth truth = fast(Truth());
   truth.total_steps = 10'000;
   SimulatedRun run(truth, story_policy());
   run.start();
   run.train_until(5000);
-  const std::vector<MoneyPoint>& points = run.state.money.points;
+  const std::vector<CostPoint>& points = run.state.money.points;
   ASSERT_GT(points.size(), 40u);
   EXPECT_LT(points.size(), 96u);
   for (size_t i = 1; i < points.size(); ++i) EXPECT_GT(points[i].step, points[i - 1].step);
   EXPECT_LE(points.front().step, 100);
   EXPECT_GE(points.back().step, 4900);
-  EXPECT_EQ(worth(run.state, run.policy).points.back().step, 5000);
+  EXPECT_EQ(net_speedup_report(run.state, run.policy).points.back().step, 5000);
   run.feed(AttemptStarted{2, 2500, "rollback", 1, "trainer-host"});
   EXPECT_LE(run.state.money.points.back().step, 2500);
   EXPECT_GT(run.state.money.points.back().step, 2300);
 }
 
-TEST(WorthTest, TheBestCadenceStandsBesideTheOneInForce) {
+TEST(NetSpeedupTest, TheBestCadenceStandsBesideTheOneInForce) {
   SimulatedRun run(fast(Truth()), story_policy());
   run.start();
   run.train_until(400);
   run.drain();
-  const CadenceWorth cadence = worth(run.state, run.policy).cadence;
+  const CadenceReport cadence = net_speedup_report(run.state, run.policy).cadence;
   EXPECT_EQ(cadence.kind, "fixed");
   EXPECT_EQ(cadence.every, 20);
   ASSERT_TRUE(cadence.best.has_value());
@@ -197,32 +197,34 @@ TEST(WorthTest, TheBestCadenceStandsBesideTheOneInForce) {
 
   Policy slow = run.policy;
   slow.economics.speedup = 0.9;
-  const CadenceWorth none = worth(State{}, slow).cadence;
+  const CadenceReport none = net_speedup_report(State{}, slow).cadence;
   EXPECT_FALSE(none.best.has_value());
   EXPECT_THAT(none.reason, HasSubstr("0.90 times"));
 }
 
-TEST(WorthTest, ASlowerFp8IsNotCalledFaster) {
+TEST(NetSpeedupTest, ASlowerFp8IsNotCalledFaster) {
   Truth truth = fast(Truth());
   truth.bf16_step_seconds = 0.5;
   SimulatedRun run(truth, story_policy());
   run.start();
   run.train_until(100);
   run.drain();
-  const Worth made = worth(run.state, run.policy);
+  const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
   EXPECT_LT(made.statement.net, 0.5);
   EXPECT_THAT(made.statement.sentence, HasSubstr("FP8's steps have 0.50 times BF16's speed"));
 }
 
-TEST(WorthTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
+TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
   SimulatedRun run(fast(Truth()), story_policy());
   run.start();
-  boost::json::value none = boost::json::parse(worth_to_json(worth(run.state, run.policy)));
+  boost::json::value none =
+      boost::json::parse(net_speedup_to_json(net_speedup_report(run.state, run.policy)));
   EXPECT_TRUE(none.at("net_speedup").is_null());
   EXPECT_TRUE(none.at("points").as_array().empty());
   run.train_until(200);
   run.drain();
-  boost::json::value json = boost::json::parse(worth_to_json(worth(run.state, run.policy)));
+  boost::json::value json =
+      boost::json::parse(net_speedup_to_json(net_speedup_report(run.state, run.policy)));
   std::vector<std::string> keys;
   for (const auto& member : json.as_object()) keys.emplace_back(member.key());
   EXPECT_THAT(

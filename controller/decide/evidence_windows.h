@@ -14,8 +14,8 @@ namespace gnomon::decide {
 // is no evidence.
 std::optional<int64_t> generic_spike_in(const State& state, const WindowState& window);
 // After observe_gap: whose sample it was.
-void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
-               double statistic);
+void record_evidence_window(const GapState& gap, std::vector<EvidenceWindow>& seen,
+                            const WindowState& window, double statistic);
 // The step up to which the gaps say nothing against FP8, for an alarm that windows before it have
 // added to (evidence of at least `risen` before it): the end of the last window after which the
 // evidence was at most 1, or else at its least, among those that are known one by one. Nothing for
@@ -31,6 +31,6 @@ void forget_spiked(Core& core, int64_t step);
 void forget_window(Core& core, int64_t window);
 void forget_verifier(Core& core, const std::string& verifier);
 // Steps after `base` are gone and may be measured again: their windows count once.
-void forget_seen_after(Core& core, int64_t base);
+void forget_evidence_after(Core& core, int64_t base);
 
 }  // namespace gnomon::decide

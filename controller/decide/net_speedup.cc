@@ -1,4 +1,4 @@
-#include "controller/decide/worth.h"
+#include "controller/decide/net_speedup.h"
 
 #include <fmt/format.h>
 
@@ -27,8 +27,8 @@ double training_seconds(const Account& account) {
          account.trainer_verification_seconds + account.hold_seconds + account.switch_seconds;
 }
 
-CadenceWorth cadence_worth(const State& state, const Policy& policy) {
-  CadenceWorth made;
+CadenceReport cadence_report(const State& state, const Policy& policy) {
+  CadenceReport made;
   made.kind = policy.window.every > 0 ? "fixed" : "budget";
   made.every = window_lengths(state, policy).every;
   const RunModel model = run_model(state, policy);
@@ -126,8 +126,8 @@ int64_t steps_lost(const Account& account) {
   return account.fp8_lost + account.pinned_lost + account.bf16_lost;
 }
 
-Worth worth(const State& state, const Policy& policy) {
-  Worth made;
+NetSpeedupReport net_speedup_report(const State& state, const Policy& policy) {
+  NetSpeedupReport made;
   made.account = account_now(state, policy);
   made.statement =
       statement(made.account, policy.economics.speedup, policy.economics.loss_exponent);
@@ -136,7 +136,7 @@ Worth worth(const State& state, const Policy& policy) {
   made.hazard_mean = hazard_mean(made.hazard);
   made.hazard_low = hazard_quantile(made.hazard, 0.05);
   made.hazard_high = hazard_quantile(made.hazard, 0.95);
-  made.cadence = cadence_worth(state, policy);
+  made.cadence = cadence_report(state, policy);
   made.points = state.money.points;
   const bool newer = made.points.empty() || made.points.back().step < state.newest_step;
   if (made.statement.useful_steps > 0 && newer) {
@@ -146,9 +146,9 @@ Worth worth(const State& state, const Policy& policy) {
   return made;
 }
 
-std::string worth_to_json(const Worth& worth) {
-  const Account& account = worth.account;
-  const Statement& made = worth.statement;
+std::string net_speedup_to_json(const NetSpeedupReport& report) {
+  const Account& account = report.account;
+  const Statement& made = report.statement;
   json::array items;
   for (const AccountItem& item : made.items) {
     items.push_back({{"key", item.key},
@@ -157,13 +157,13 @@ std::string worth_to_json(const Worth& worth) {
                      {"share", number(item.share)}});
   }
   json::array points;
-  for (const MoneyPoint& point : worth.points) {
+  for (const CostPoint& point : report.points) {
     points.push_back({{"step", point.step},
                       {"speedup", number(point.speedup)},
                       {"net_speedup", number(point.net)},
                       {"measured", point.speedup_measured}});
   }
-  const CadenceWorth& cadence = worth.cadence;
+  const CadenceReport& cadence = report.cadence;
   json::object object{
       {"net_speedup", made.useful_steps > 0 ? number(made.net) : json::value(nullptr)},
       {"sentence", made.sentence},
@@ -183,7 +183,7 @@ std::string worth_to_json(const Worth& worth) {
       {"verification_seconds", number(account.trainer_verification_seconds)},
       {"spare_verification_seconds", number(account.spare_verification_seconds)},
       {"spare_idle_seconds", number(account.spare_idle_seconds)},
-      {"verification_share", number(worth.verification_share)},
+      {"verification_share", number(report.verification_share)},
       {"holds", account.holds},
       {"hold_seconds", number(account.hold_seconds)},
       {"switches", account.switches},
@@ -191,12 +191,12 @@ std::string worth_to_json(const Worth& worth) {
       {"loss_gap_percent", number(account.loss_gap_percent)},
       {"items", std::move(items)},
       {"hazard",
-       {{"fp8_steps", worth.hazard.steps},
-        {"faults", worth.hazard.faults},
-        {"per_step", number(worth.hazard_mean)},
-        {"per_step_low", number(worth.hazard_low)},
-        {"per_step_high", number(worth.hazard_high)},
-        {"words", hazard_in_words(worth.hazard_mean)}}},
+       {{"fp8_steps", report.hazard.steps},
+        {"faults", report.hazard.faults},
+        {"per_step", number(report.hazard_mean)},
+        {"per_step_low", number(report.hazard_low)},
+        {"per_step_high", number(report.hazard_high)},
+        {"words", hazard_in_words(report.hazard_mean)}}},
       {"cadence",
        {{"kind", cadence.kind},
         {"every", cadence.every},

@@ -20,7 +20,7 @@ decide::Policy plain_policy(int64_t every) {
   return policy;
 }
 
-TEST(MoneyTest, AHealthyRunCostsWhatTheFormulaSaysToTheDigit) {
+TEST(CostsTest, AHealthyRunCostsWhatTheFormulaSaysToTheDigit) {
   RunModel model;
   const decide::Policy policy = plain_policy(200);
   decide::RunModel formula;
@@ -33,7 +33,7 @@ TEST(MoneyTest, AHealthyRunCostsWhatTheFormulaSaysToTheDigit) {
   EXPECT_NEAR(sum.net_speedup_by_core.mean, sum.net_speedup.mean, 1e-9);
 }
 
-TEST(MoneyTest, SpareDevicesArePaidAllTheTime) {
+TEST(CostsTest, SpareDevicesArePaidAllTheTime) {
   RunModel model;
   model.verifiers = 2;
   model.verifier_speed = 4;
@@ -44,7 +44,7 @@ TEST(MoneyTest, SpareDevicesArePaidAllTheTime) {
 }
 
 // Faults, returns and rollbacks, without what the core does not count: restarts, crashes, holds.
-TEST(MoneyTest, TheCoresAccountAgreesWithTheTruth) {
+TEST(CostsTest, TheCoresAccountAgreesWithTheTruth) {
   RunModel model = with_fault(FaultKind::kNumerics, 1 / 4000.0);
   model = with_fault(FaultKind::kBitFlip, 1 / 8000.0, model);
   model.restart_seconds = 0;
@@ -56,7 +56,7 @@ TEST(MoneyTest, TheCoresAccountAgreesWithTheTruth) {
 }
 
 // The renewal formula, with the delay and the hold that were measured and the faults that acted.
-TEST(MoneyTest, AFaultyRunCostsWhatTheFormulaSays) {
+TEST(CostsTest, AFaultyRunCostsWhatTheFormulaSays) {
   constexpr int64_t kEvery = 200;
   RunModel model = with_fault(FaultKind::kNumerics, 1 / 3000.0);
   model.steps = 40'000;

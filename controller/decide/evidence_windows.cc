@@ -1,4 +1,4 @@
-#include "controller/decide/seen.h"
+#include "controller/decide/evidence_windows.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,34 +15,34 @@ namespace {
 constexpr double kNoEvidence =
     3;  // about which healthy runs stay; each window of a fault multiplies R
 
-using Gone = std::function<bool(const SeenWindow&)>;
+using Gone = std::function<bool(const EvidenceWindow&)>;
 
 // The i-th window from the end is the i-th sample from the end; older windows cannot be taken out.
-void align(const GapState& gap, std::vector<SeenWindow>& seen) {
+void align(const GapState& gap, std::vector<EvidenceWindow>& seen) {
   if (seen.size() <= gap.newest.size()) return;
   seen.erase(seen.begin(), seen.end() - static_cast<int64_t>(gap.newest.size()));
 }
 
 // Exact: what is left is observed again from before the oldest window that goes.
-void exclude(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+void exclude(GapState& gap, std::vector<EvidenceWindow>& seen, const GapSettings& settings,
              const Gone& gone) {
   align(gap, seen);
   const auto first = std::find_if(seen.begin(), seen.end(), gone);
   if (first == seen.end()) return;
-  const std::vector<SeenWindow> later(first, seen.end());
+  const std::vector<EvidenceWindow> later(first, seen.end());
   const std::vector<GapSample> samples(gap.newest.end() - std::ssize(later), gap.newest.end());
   forget_newest(gap, std::ssize(later), settings);
   seen.erase(first, seen.end());
   for (size_t i = 0; i < later.size(); ++i) {
     if (gone(later[i])) continue;
-    SeenWindow again = later[i];
+    EvidenceWindow again = later[i];
     observe_gap(gap, samples[i], settings);
     again.statistic = gap_total(gap, settings);
     seen.push_back(again);
   }
 }
 
-void exclude_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+void exclude_after(GapState& gap, std::vector<EvidenceWindow>& seen, const GapSettings& settings,
                    int64_t base) {
   align(gap, seen);
   if (seen.size() >= kGapNewestMax && seen.front().start_step > base) {
@@ -51,11 +51,12 @@ void exclude_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSettin
     seen.clear();
     return;
   }
-  exclude(gap, seen, settings, [base](const SeenWindow& window) { return window.end_step > base; });
+  exclude(gap, seen, settings,
+          [base](const EvidenceWindow& window) { return window.end_step > base; });
 }
 
 GapSettings settings_of_forks(const Core& core) {
-  const std::vector<SeenWindow>& seen = core.s.watch.long_seen;
+  const std::vector<EvidenceWindow>& seen = core.s.watch.long_seen;
   const int64_t steps = seen.empty() ? 1 : seen.back().end_step - seen.back().start_step;
   return long_gap_settings(core.policy, steps);
 }
@@ -69,17 +70,17 @@ std::optional<int64_t> generic_spike_in(const State& s, const WindowState& windo
   return std::nullopt;
 }
 
-void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
-               double statistic) {
+void record_evidence_window(const GapState& gap, std::vector<EvidenceWindow>& seen,
+                            const WindowState& window, double statistic) {
   seen.push_back({window.id, window.start.step, window.end_step(), statistic, window.verifier,
                   window.confirmation == "agreed"});
   align(gap, seen);
 }
 
 std::optional<int64_t> evidence_rises_after(const State& s, int64_t alarm, double risen) {
-  const std::vector<SeenWindow>& seen = s.watch.seen;
+  const std::vector<EvidenceWindow>& seen = s.watch.seen;
   if (seen.size() > s.watch.gap.newest.size()) return std::nullopt;
-  const auto raised = std::ranges::find(seen, alarm, &SeenWindow::window);
+  const auto raised = std::ranges::find(seen, alarm, &EvidenceWindow::window);
   if (raised == seen.end() || raised == seen.begin()) return std::nullopt;
   if (std::prev(raised)->statistic < risen) return std::nullopt;
   auto last = seen.begin();
@@ -102,7 +103,7 @@ bool evidence_may_rise_after(const State& s, int64_t step) {
 
 void forget_spiked(Core& core, int64_t step) {
   Watch& watch = core.s.watch;
-  const Gone holds = [step](const SeenWindow& window) {
+  const Gone holds = [step](const EvidenceWindow& window) {
     return window.start_step < step && step <= window.end_step;
   };
   exclude(watch.gap, watch.seen, gap_settings(core.policy), holds);
@@ -115,7 +116,7 @@ namespace {
 
 struct Chart {
   GapState& gap;
-  std::vector<SeenWindow>& seen;
+  std::vector<EvidenceWindow>& seen;
   GapSettings settings;
 };
 
@@ -145,7 +146,7 @@ void learn_again(Chart& chart) {
 
 void forget_window(Core& core, int64_t id) {
   State& s = core.s;
-  const Gone gone = [id](const SeenWindow& window) { return window.window == id; };
+  const Gone gone = [id](const EvidenceWindow& window) { return window.window == id; };
   for (Chart& chart : charts_of(core)) exclude(chart.gap, chart.seen, chart.settings, gone);
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
   const WindowState* window = find_window(s, id);
@@ -157,7 +158,7 @@ void forget_window(Core& core, int64_t id) {
 
 void forget_verifier(Core& core, const std::string& verifier) {
   State& s = core.s;
-  const Gone gone = [&](const SeenWindow& window) { return window.verifier == verifier; };
+  const Gone gone = [&](const EvidenceWindow& window) { return window.verifier == verifier; };
   const VerifierRecord* record = find_record(s, verifier);
   const int64_t known = std::ranges::count_if(s.watch.seen, gone);
   const bool older = record != nullptr && record->windows > known;
@@ -169,7 +170,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
 }
 
-void forget_seen_after(Core& core, int64_t base) {
+void forget_evidence_after(Core& core, int64_t base) {
   for (Chart& chart : charts_of(core)) exclude_after(chart.gap, chart.seen, chart.settings, base);
 }
 

@@ -32,7 +32,7 @@
     const rows = economics.items.filter((item, i) => i === 0 || Math.abs(item.share) >= 5e-5);
     const row = (cells, strong) => element('tr', strong ? {class: 'total'} : {},
       ...cells.map((cell, i) => element('td', {class: i === 0 ? '' : 'number'}, cell)));
-    return element('table', {class: 'worth'},
+    return element('table', {class: 'net-speedup'},
       element('thead', {}, element('tr', {}, element('th', {}, 'what was paid for'), element('th', {class: 'number'}, 'time'), element('th', {class: 'number'}, 'share'))),
       element('tbody', {}, ...rows.map((item) => row([kWordy[item.key] || item.words, signed(item.seconds), share(item.share)])),
         row(['everything paid', duration(economics.paid_seconds), share(1)], true),
@@ -84,9 +84,9 @@
   }
 
   // `economics` as the API's route of that name answers it, or null; `data` has the faults and attempts of the charts.
-  function worth(host, economics, data) {
+  function netSpeedup(host, economics, data) {
     if (!economics || economics.net_speedup === null) {
-      dropWorth(host);
+      dropNetSpeedup(host);
       host.replaceChildren(element('p', {class: 'empty'}, economics ? economics.sentence : 'This ledger has no account that can be read.'));
       return;
     }
@@ -100,14 +100,14 @@
   }
 
   // Before another run is shown there.
-  function dropWorth(host) {
+  function dropNetSpeedup(host) {
     if (host.gnomonWorth) dropChart(host.gnomonWorth.chart);
     host.gnomonWorth = null;
   }
 
 
   // A tile of the net speed-up for tiles(), with `more` said beside it; in colour only when the run is `well`.
-  function worthTile(economics, more, well = true) {
+  function netSpeedupTile(economics, more, well = true) {
     if (economics && economics.net_speedup !== null && !isMeasured(economics)) {
       return ['Net speed-up', 'not measured', [`assumed: FP8 steps ${economics.speedup.toFixed(2)} times as fast`, more].filter(Boolean).join('; '), ''];
     }
@@ -116,5 +116,5 @@
       known && well ? (economics.net_speedup >= 1 ? 'good' : 'bad') : ''];
   }
 
-  Object.assign(gnomon, {dropWorth, worth, worthTile});
+  Object.assign(gnomon, {dropNetSpeedup, netSpeedup, netSpeedupTile});
 })();

@@ -1,4 +1,4 @@
-#include "controller/decide/money.h"
+#include "controller/decide/costs.h"
 
 #include <fmt/format.h>
 
@@ -10,15 +10,15 @@
 #include "base/rounding.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/economics.h"
+#include "controller/decide/net_speedup.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
-#include "controller/decide/worth.h"
 
 namespace gnomon::decide {
 namespace {
 
-constexpr size_t kMoneyPointsMax = 96;
+constexpr size_t kCostPointsMax = 96;
 
 StepKind kind_of(const State& s, int64_t plan_version) {
   const KnownPlan& plan = plan_of(s, plan_version);
@@ -52,30 +52,30 @@ double waited_seconds(const Account& account) {
 // From the last step before a rollback or a change of plan to this first one after it, without what
 // the account has already: this step, holds, verification that training waited for.
 void count_switch(Core& core, const StepReported& step) {
-  Money& money = core.s.money;
+  Costs& costs = core.s.money;
   const std::vector<PlanChange>& changes = core.s.plan_changes;
   const bool other_plan = changes.size() > 1 && changes.back().step == step.step;
-  if ((money.switching || other_plan) && money.last_step_at > 0) {
-    const double waited = waited_seconds(money.account) - money.waited_seconds;
-    add_switch(money.account, std::max(0.0, core.now - money.last_step_at - step.seconds - waited));
+  if ((costs.switching || other_plan) && costs.last_step_at > 0) {
+    const double waited = waited_seconds(costs.account) - costs.waited_seconds;
+    add_switch(costs.account, std::max(0.0, core.now - costs.last_step_at - step.seconds - waited));
   }
-  money.switching = false;
+  costs.switching = false;
 }
 
 void note_point(Core& core, int64_t step) {
-  Money& money = core.s.money;
-  if (money.point_every == 0) money.point_every = window_lengths(core.s, core.policy).every;
-  const int64_t last = money.points.empty() ? 0 : money.points.back().step;
-  if (step < last + money.point_every) return;
+  Costs& costs = core.s.money;
+  if (costs.point_every == 0) costs.point_every = window_lengths(core.s, core.policy).every;
+  const int64_t last = costs.points.empty() ? 0 : costs.points.back().step;
+  if (step < last + costs.point_every) return;
   const Statement made = statement(account_now(core.s, core.policy), core.policy.economics.speedup,
                                    core.policy.economics.loss_exponent);
   if (made.useful_steps == 0) return;
-  money.points.push_back({step, made.speedup.value, made.net, is_measured(made.speedup)});
-  if (money.points.size() < kMoneyPointsMax) return;
-  std::vector<MoneyPoint> thinned;
-  for (size_t i = 1; i < money.points.size(); i += 2) thinned.push_back(money.points[i]);
-  money.points = std::move(thinned);
-  money.point_every *= 2;
+  costs.points.push_back({step, made.speedup.value, made.net, is_measured(made.speedup)});
+  if (costs.points.size() < kCostPointsMax) return;
+  std::vector<CostPoint> thinned;
+  for (size_t i = 1; i < costs.points.size(); i += 2) thinned.push_back(costs.points[i]);
+  costs.points = std::move(thinned);
+  costs.point_every *= 2;
 }
 
 std::optional<StepKind> kind_replayed(const State& s, const PendingReplay& replay,
@@ -115,24 +115,24 @@ std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t n
 }  // namespace
 
 void count_step(Core& core, const StepReported& step) {
-  Money& money = core.s.money;
+  Costs& costs = core.s.money;
   const StepKind kind = kind_of(core.s, step.plan_version);
   count_trained(core.s);
   count_switch(core, step);
-  add_step(money.account, kind, step.seconds);
-  if (kind != StepKind::kBf16) observe_steps(money.hazard, 1);
-  money.last_step_at = core.now;
-  money.waited_seconds = waited_seconds(money.account);
+  add_step(costs.account, kind, step.seconds);
+  if (kind != StepKind::kBf16) observe_steps(costs.hazard, 1);
+  costs.last_step_at = core.now;
+  costs.waited_seconds = waited_seconds(costs.account);
   note_point(core, step.step);
 }
 
 void count_lost_steps(Core& core, int64_t base, bool rolled_back) {
-  Money& money = core.s.money;
+  Costs& costs = core.s.money;
   const StepCounts lost = steps_after(core.s, base);
-  rolled_back ? add_rollback(money.account, lost) : add_crash(money.account, lost);
-  money.switching = rolled_back;
-  if (!rolled_back) money.last_step_at = 0;
-  std::erase_if(money.points, [&](const MoneyPoint& point) { return point.step > base; });
+  rolled_back ? add_rollback(costs.account, lost) : add_crash(costs.account, lost);
+  costs.switching = rolled_back;
+  if (!rolled_back) costs.last_step_at = 0;
+  std::erase_if(costs.points, [&](const CostPoint& point) { return point.step > base; });
 }
 
 void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
@@ -153,11 +153,11 @@ void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished&
 void count_fault(Core& core) { observe_faults(core.s.money.hazard, 1); }
 
 void count_pause(Core& core, bool paused) {
-  Money& money = core.s.money;
-  if (paused && money.paused_since == 0) money.paused_since = core.now;
-  if (!paused && money.paused_since > 0) {
-    add_hold(money.account, std::max(0.0, core.now - money.paused_since));
-    money.paused_since = 0;
+  Costs& costs = core.s.money;
+  if (paused && costs.paused_since == 0) costs.paused_since = core.now;
+  if (!paused && costs.paused_since > 0) {
+    add_hold(costs.account, std::max(0.0, core.now - costs.paused_since));
+    costs.paused_since = 0;
   }
 }
 
