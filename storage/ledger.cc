@@ -54,7 +54,7 @@ Ledger::Ledger(LedgerOptions options)
       files_(options_.file),
       writer_(options_.file, Connection::Kind::kWriter) {
   migrate_and_check(writer_, options_.file, files_.state() == LedgerFileState::kUnclear);
-  place_.emplace(options_.file, files_.file());
+  file_identity_.emplace(options_.file, files_.file());
   sqlite3_wal_hook(
       writer_.handle(),
       [](void* pages, sqlite3*, const char*, int in_wal) {
@@ -91,7 +91,7 @@ Ledger::~Ledger() {
   }
   writer_thread_.join();
   reader_connections_.clear();
-  const std::optional<LedgerPlace::Finding> found = place_->look();
+  const std::optional<LedgerFileIdentity::Finding> found = file_identity_->look();
   if (found && found->ledger_lost) return;
   writer_.database().tryExec("PRAGMA wal_checkpoint(TRUNCATE)");
   // SQLite then removes the WAL by its name, which may be another's.
@@ -99,7 +99,7 @@ Ledger::~Ledger() {
 }
 
 std::string Ledger::lost() const {
-  const std::optional<LedgerPlace::Finding> found = place_->look();
+  const std::optional<LedgerFileIdentity::Finding> found = file_identity_->look();
   return found ? found->what : std::string();
 }
 

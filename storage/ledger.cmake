@@ -5,7 +5,7 @@ configure_file(ledger_schema.h.in ${CMAKE_BINARY_DIR}/generated/storage/ledger_s
 
 gnomon_library(gnomon_ledger
   ledger.cc ledger_audit.cc ledger_backup.cc ledger_connection.cc ledger_decisions.cc ledger_deletion.cc ledger_file.cc ledger_files.cc ledger_health.cc ledger_integrity.cc ledger_leases.cc ledger_lock.cc ledger_migrations.cc
-  ledger_notices.cc ledger_outbox.cc ledger_place.cc ledger_results.cc ledger_retention.cc ledger_runs.cc ledger_statistics.cc ledger_trainers.cc ledger_windows.cc json_rows.cc rows.cc)
+  ledger_notices.cc ledger_outbox.cc ledger_file_identity.cc ledger_results.cc ledger_retention.cc ledger_runs.cc ledger_statistics.cc ledger_trainers.cc ledger_windows.cc json_rows.cc rows.cc)
 target_link_libraries(gnomon_ledger
   PUBLIC gnomon_protocol SQLiteCpp PkgConfig::SQLITE3 Threads::Threads
   PRIVATE Boost::boost Boost::json)

@@ -19,8 +19,8 @@
 
 #include "storage/ledger_connection.h"
 #include "storage/ledger_file.h"
+#include "storage/ledger_file_identity.h"
 #include "storage/ledger_lock.h"
-#include "storage/ledger_place.h"
 
 namespace gnomon {
 
@@ -175,7 +175,7 @@ class Ledger {
   LedgerOptions options_;
   LedgerFiles files_;
   Connection writer_;
-  std::optional<LedgerPlace> place_;
+  std::optional<LedgerFileIdentity> file_identity_;
   int wal_pages_ = 0;         // at the newest commit
   int pages_at_attempt_ = 0;  // at the newest checkpoint that left some in the WAL
   Clock::time_point next_long_attempt_{};

@@ -241,7 +241,7 @@ BackupReport back_up_ledger(const fs::path& ledger, const fs::path& out,
 
 RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool force,
                              const BackupOptions& options) {
-  check_ledger_place(to);
+  check_ledger_location(to);
   const fs::path backup = resolve_ledger(from);
   const fs::path ledger = resolve_ledger(to);
   const AsOwner as_owner(owner_of_ledger(to, ledger));

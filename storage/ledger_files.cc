@@ -18,7 +18,7 @@ fs::path beside(const fs::path& ledger, const char* suffix) {
 }  // namespace
 
 LedgerFiles::LedgerFiles(const fs::path& ledger)
-    : ledger_(ledger), lock_((check_ledger_place(ledger), ledger)) {
+    : ledger_(ledger), lock_((check_ledger_location(ledger), ledger)) {
   ledger_was_there_ = fs::exists(ledger_);
   wal_was_there_ = fs::exists(wal_of(ledger_));
   try {

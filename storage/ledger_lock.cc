@@ -129,7 +129,7 @@ fs::path resolve_ledger(const fs::path& ledger) {
   return unseen ? absolute : real;
 }
 
-void check_ledger_place(const fs::path& ledger) {
+void check_ledger_location(const fs::path& ledger) {
   const fs::path real = resolve_ledger(ledger);
   if (is_folder_at(real)) {
     throw LedgerError(

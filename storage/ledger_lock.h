@@ -14,7 +14,7 @@ std::filesystem::path resolve_ledger(const std::filesystem::path& ledger);
 
 // True when there may be a ledger of this name, without touching anything. Throws LedgerError: as
 // resolve_ledger(), a folder instead of a file, no folder around it or one that cannot be written.
-void check_ledger_place(const std::filesystem::path& ledger);
+void check_ledger_location(const std::filesystem::path& ledger);
 
 // Keeps every other gnomond away from a ledger, by two locks: of FILE.lock, which is there before
 // the ledger is, and of the ledger's own file, which has one inode under all its names and also

@@ -229,7 +229,7 @@ void Daemon::keep_time() {
         });
     if (!accepted) runs_.set_aside().retry_notice(entry.run);
   }
-  leases_.watch_unserved(*ledger_);
+  leases_.watch_unschedulable(*ledger_);
   backups_->keep_time();
 }
 

@@ -125,7 +125,7 @@ static void check_listen(const DaemonConfig& config) {
 
 static void check_ledger(const DaemonConfig& config) {
   try {
-    check_ledger_place(config.ledger);
+    check_ledger_location(config.ledger);
   } catch (const LedgerError& error) {
     throw ConfigError(
         config.file.empty() ? "command line" : config.file, 0,

@@ -387,19 +387,19 @@ void Leases::end_on_commit(LedgerTransaction& transaction, int64_t lease,
   transaction.on_commit([this, lease, outcome] { held_.end(lease, outcome); });
 }
 
-void Leases::watch_unserved(Ledger& ledger) {
-  UnservedReplays::Look look = unserved_.look(queue_, registry_, runs_.steady_now());
-  metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
-  for (UnservedReplays::Notice& notice : look.notices) {
+void Leases::watch_unschedulable(Ledger& ledger) {
+  UnschedulableReplays::Look look = unschedulable_.look(queue_, registry_, runs_.steady_now());
+  metrics_.update([&](DaemonNumbers& n) { n.replays_unschedulable = look.counts; });
+  for (UnschedulableReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
     const bool accepted = ledger.post(
         [this, notice = std::move(notice)](LedgerTransaction& transaction) {
           add_own_notice({runs_, transaction}, notice.run, kNoVerifierFits, notice.text);
         },
         [this, run](std::exception_ptr error) {
-          if (error) unserved_.retry_notice(run);
+          if (error) unschedulable_.retry_notice(run);
         });
-    if (!accepted) unserved_.retry_notice(run);
+    if (!accepted) unschedulable_.retry_notice(run);
   }
   for (QueuedReplay& entry : queue_.for_trainers()) {
     if (!queue_.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));

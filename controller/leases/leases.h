@@ -15,7 +15,7 @@
 
 #include "controller/leases/held_leases.h"
 #include "controller/leases/replay_queue.h"
-#include "controller/leases/unserved_replays.h"
+#include "controller/leases/unschedulable_replays.h"
 #include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
@@ -61,7 +61,7 @@ class Leases {
 
   // Called each second or so. Counts replays that wait while no verifier in contact can do them,
   // posts a notice for runs where that is new, and fails those that nobody will do.
-  void watch_unserved(Ledger& ledger);
+  void watch_unschedulable(Ledger& ledger);
 
  private:
   void restore_queue(LedgerTransaction& transaction);
@@ -86,7 +86,7 @@ class Leases {
   ReplayQueue& queue_;
   VerifierRegistry registry_;
   HeldLeases held_;
-  UnservedReplays unserved_;
+  UnschedulableReplays unschedulable_;
 };
 
 }  // namespace gnomon

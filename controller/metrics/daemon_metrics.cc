@@ -37,8 +37,8 @@ void write_messages(const N& n, SampleWriter& out) {
   }
 }
 
-WordValues unserved(const N& n) {
-  const UnservedCounts& counts = n.replays_unserved;
+WordValues unschedulable(const N& n) {
+  const UnschedulableCounts& counts = n.replays_unschedulable;
   return {{"no_verifier", counts.no_verifier},
           {"labels", counts.labels},
           {"unsupported", counts.unsupported},
@@ -98,7 +98,7 @@ std::vector<DaemonRow> work_rows() {
       DaemonRow::gauge("gnomon_replays_queued", "replays waiting for a verifier",
                        &N::replays_queued),
       DaemonRow::gauge("gnomon_replays_unserved",
-                       "replays waiting that no verifier that speaks could do", unserved,
+                       "replays waiting that no verifier that speaks could do", unschedulable,
                        {"reason"}),
       DaemonRow::gauge("gnomon_runs_set_aside",
                        "runs that are not served: their decision state cannot be had",

@@ -19,7 +19,7 @@ inline constexpr std::array kLatencyBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01
                                               0.05,   0.1,   0.25,   0.5,   1.0,  2.5};
 
 // Replays that wait while nobody who speaks could do them, by why.
-struct UnservedCounts {
+struct UnschedulableCounts {
   int64_t no_verifier = 0;  // none speaks at all
   int64_t labels = 0;       // none of those that speak has what the run requires
   int64_t unsupported = 0;  // those that have it cannot do the arm or read the checkpoints
@@ -62,7 +62,7 @@ struct DaemonNumbers {
 
   // Work
   int64_t replays_queued = 0;
-  UnservedCounts replays_unserved;
+  UnschedulableCounts replays_unschedulable;
   int64_t runs_set_aside = 0;
   int64_t leases_active = 0;
   Counts leases =

@@ -42,7 +42,7 @@ class LeaseAbilitiesTest : public LeasesTest {
   }
   void watch(double seconds) {
     clock_ += seconds;
-    leases_->watch_unserved(ledger_);
+    leases_->watch_unschedulable(ledger_);
     write([](LedgerTransaction&) {});  // behind what it posted
   }
   std::string fail_reason(int64_t replay) {

@@ -222,13 +222,13 @@ TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
 TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
   const auto watch = [&](double seconds) {
     clock_ += seconds;
-    leases_->watch_unserved(ledger_);
+    leases_->watch_unschedulable(ledger_);
     write([](LedgerTransaction&) {});  // behind what it posted
   };
   const auto notices = [&] {
     return number(ledger_, "SELECT count(*) FROM notices WHERE kind = 'no_verifier_fits'");
   };
-  const auto unserved = [&](const std::string& reason) {
+  const auto unschedulable = [&](const std::string& reason) {
     const std::string text = metrics_->serialize(clock_);
     const std::string name = fmt::format("gnomon_replays_unserved{{reason=\"{}\"}} ", reason);
     return std::stoi(text.substr(text.find(name) + name.size()));
@@ -239,11 +239,11 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
     order(transaction, run_, 2);
   });
   watch(0);
-  EXPECT_EQ(unserved("no_verifier"), 2);
+  EXPECT_EQ(unschedulable("no_verifier"), 2);
   EXPECT_FALSE(grant(asker("v:1", "cpu", {{"pool", "b"}})).has_value());
   watch(30);
-  EXPECT_EQ(unserved("no_verifier"), 0);
-  EXPECT_EQ(unserved("labels"), 2);
+  EXPECT_EQ(unschedulable("no_verifier"), 0);
+  EXPECT_EQ(unschedulable("labels"), 2);
   EXPECT_EQ(notices(), 0) << "verifiers come and go";
   watch(30);
   EXPECT_EQ(notices(), 1);
@@ -255,7 +255,7 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
   EXPECT_EQ(notices(), 1) << "it was told";
   EXPECT_TRUE(grant(asker("v:2", "cpu", {{"pool", "a"}})).has_value());
   watch(1);
-  EXPECT_EQ(unserved("labels"), 0);
+  EXPECT_EQ(unschedulable("labels"), 0);
   watch(100);
   watch(60);
   EXPECT_EQ(notices(), 2) << "it lasted again, after it was over";
@@ -264,8 +264,8 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
   order(3);
   quarantine("v:2");
   watch(1);
-  EXPECT_EQ(unserved("labels"), 0);
-  EXPECT_EQ(unserved("quarantine"), 1);
+  EXPECT_EQ(unschedulable("labels"), 0);
+  EXPECT_EQ(unschedulable("quarantine"), 1);
   watch(30);
   EXPECT_FALSE(grant(asker("v:2", "cpu", {{"pool", "a"}})).has_value());
   watch(30);

@@ -1,4 +1,4 @@
-#include "controller/leases/unserved_replays.h"
+#include "controller/leases/unschedulable_replays.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,7 +15,7 @@ namespace {
 // In ascending order: the last that is true of some verifier in contact is reported.
 enum class Reason { kNoVerifier, kLabels, kFormat, kArm, kQuarantine };
 
-int64_t& count_of(Reason reason, UnservedCounts& counts) {
+int64_t& count_of(Reason reason, UnschedulableCounts& counts) {
   switch (reason) {
     case Reason::kNoVerifier:
       return counts.no_verifier;
@@ -61,9 +61,9 @@ std::string words(const ReplayQueue::SchedulingTerms& terms, const QueuedReplay&
 }
 
 // Why nobody who speaks could do the replay on these terms; nothing when somebody could.
-std::optional<Reason> why_unserved(const VerifierRegistry& registry,
-                                   const ReplayQueue::SchedulingTerms& terms,
-                                   const QueuedReplay& replay, double now) {
+std::optional<Reason> why_unschedulable(const VerifierRegistry& registry,
+                                        const ReplayQueue::SchedulingTerms& terms,
+                                        const QueuedReplay& replay, double now) {
   Reason reason = Reason::kNoVerifier;
   const bool served =
       registry.any(now, [&](const std::string& name, const VerifierRegistry::Entry& entry) {
@@ -84,8 +84,9 @@ std::optional<Reason> why_unserved(const VerifierRegistry& registry,
 
 }  // namespace
 
-UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
-                                            const VerifierRegistry& registry, double now) {
+UnschedulableReplays::Look UnschedulableReplays::look(const ReplayQueue& queue,
+                                                      const VerifierRegistry& registry,
+                                                      double now) {
   // Most runs require the same, and most replays are of one arm.
   using Asked = std::tuple<std::vector<std::string>, std::set<std::string>, std::string,
                            std::string, std::string, std::set<std::string>>;
@@ -96,7 +97,8 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
   const std::lock_guard lock(mutex_);
   for (const ReplayQueue::Backlog& run : queue.backlog()) {
     const ReplayQueue::SchedulingTerms& terms = run.terms;
-    std::map<Reason, std::pair<const QueuedReplay*, int64_t>> unserved;  // the first one, how many
+    std::map<Reason, std::pair<const QueuedReplay*, int64_t>>
+        unschedulable;  // the first one, how many
     for (const QueuedReplay& replay : run.replays) {
       const bool refused = std::ranges::any_of(replay.refused_by, is_trainer);
       if (terms.trainer_replays && !refused && queue.trainer_can(run.run, replay.arm)) continue;
@@ -104,11 +106,11 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
           reasons.try_emplace({terms.requirements, terms.quarantined, terms.checkpoint_format,
                                terms.framework, replay.arm, replay.refused_by},
                               std::nullopt);
-      if (fresh) known->second = why_unserved(registry, terms, replay, now);
+      if (fresh) known->second = why_unschedulable(registry, terms, replay, now);
       if (!known->second) continue;
       const Reason reason = *known->second;
       count_of(reason, result.counts) += 1;
-      unserved.try_emplace(reason, &replay, 0).first->second.second += 1;
+      unschedulable.try_emplace(reason, &replay, 0).first->second.second += 1;
       // Who could do the rest of it speaks, and nobody else is waited for.
       if (reason != Reason::kArm && !terms.trainer_replays) continue;
       const auto before = unsupported_since_.find(ReplayQueue::key(replay));
@@ -116,13 +118,13 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
       unsupported_since[ReplayQueue::key(replay)] = since;
       if (now >= since + kGiveUpSeconds) result.to_fail.push_back(replay);
     }
-    if (unserved.empty()) continue;
+    if (unschedulable.empty()) continue;
     const auto before = waiting_.find(run.run);
     Waiting& it = waiting[run.run];
     it = before == waiting_.end() ? Waiting{now} : before->second;
     if (!it.notified && now >= it.since + kNotifySeconds) {
       it.notified = true;
-      const auto& [reason, which] = *unserved.rbegin();
+      const auto& [reason, which] = *unschedulable.rbegin();
       result.notices.push_back({run.run, words(terms, *which.first, which.second, reason)});
     }
   }
@@ -131,7 +133,7 @@ UnservedReplays::Look UnservedReplays::look(const ReplayQueue& queue,
   return result;
 }
 
-void UnservedReplays::retry_notice(int64_t run) {
+void UnschedulableReplays::retry_notice(int64_t run) {
   const std::lock_guard lock(mutex_);
   if (const auto found = waiting_.find(run); found != waiting_.end())
     found->second.notified = false;

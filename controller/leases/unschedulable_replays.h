@@ -14,7 +14,7 @@
 
 namespace gnomon {
 
-class UnservedReplays {
+class UnschedulableReplays {
  public:
   // Verifiers come and go; a run's people are told when it has lasted for so long.
   static constexpr double kNotifySeconds = 60;
@@ -25,7 +25,7 @@ class UnservedReplays {
     std::string text;
   };
   struct Look {
-    UnservedCounts counts;
+    UnschedulableCounts counts;
     std::vector<Notice> notices;        // to be told now; they are not given again
     std::vector<QueuedReplay> to_fail;  // given again until they are off the queue
   };

@@ -22,7 +22,7 @@ class LedgerLost : public LedgerError {
   explicit LedgerLost(const std::string& message);
 };
 
-class LedgerPlace {
+class LedgerFileIdentity {
  public:
   struct Finding {
     bool ledger_lost = false;  // else it is the WAL, whose content SQLite still can put into it
@@ -30,7 +30,7 @@ class LedgerPlace {
   };
 
   // `open`: the ledger, which SQLite has opened too, with its WAL; outlives this.
-  LedgerPlace(std::filesystem::path ledger, const FileDescriptor& open);
+  LedgerFileIdentity(std::filesystem::path ledger, const FileDescriptor& open);
 
   // Nothing when all is well. Three looks at file names, some microseconds; from any thread. A
   // ledger that is put back is well again.

@@ -1,4 +1,4 @@
-#include "storage/ledger_place.h"
+#include "storage/ledger_file_identity.h"
 
 #include <fmt/format.h>
 #include <sqlite3.h>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 LedgerLost::LedgerLost(const std::string& message) : LedgerError(message, SQLITE_IOERR) {}
 
-LedgerPlace::LedgerPlace(fs::path ledger, const FileDescriptor& open)
+LedgerFileIdentity::LedgerFileIdentity(fs::path ledger, const FileDescriptor& open)
     : ledger_(std::move(ledger)), open_(open) {
   struct stat now {};
   if (::fstat(open_.get(), &now) != 0) throw SystemError("look at", ledger_.string(), errno);
@@ -27,7 +27,7 @@ LedgerPlace::LedgerPlace(fs::path ledger, const FileDescriptor& open)
 
 // What happened to the name `file`; empty when it leads where it did. A name that cannot be looked
 // at proves nothing: what is open is written as before.
-std::string LedgerPlace::moved(const fs::path& file, const Identity& expected) {
+std::string LedgerFileIdentity::moved(const fs::path& file, const Identity& expected) {
   struct stat now {};
   if (::stat(file.c_str(), &now) != 0) {
     return errno == ENOENT || errno == ENOTDIR ? "was deleted or moved away" : "";
@@ -37,7 +37,7 @@ std::string LedgerPlace::moved(const fs::path& file, const Identity& expected) {
 
 // SQLite makes it shorter only together with what its header says; while pages wait in the WAL it
 // may be shorter than that, but then it did not shrink.
-std::string LedgerPlace::cut_off() const {
+std::string LedgerFileIdentity::cut_off() const {
   const std::lock_guard lock(mutex_);  // or an older size would be compared with a newer one
   struct stat now {};
   if (::fstat(open_.get(), &now) != 0) return "";
@@ -51,7 +51,7 @@ std::string LedgerPlace::cut_off() const {
   return "";
 }
 
-std::optional<LedgerPlace::Finding> LedgerPlace::look() const {
+std::optional<LedgerFileIdentity::Finding> LedgerFileIdentity::look() const {
   std::string what = moved(ledger_, identity_);
   if (what.empty()) what = cut_off();
   if (!what.empty()) {
