@@ -40,7 +40,7 @@ StochasticRun::StochasticRun(const RunModel& model, const std::vector<double>& c
       sites_(site_names(model.layers)),
       faults_(draw_faults(model, seed)),
       heal_(model.heal_steps > 0 ? std::exp(-1 / model.heal_steps) : 1),
-      witness_(faults_, sites_, decide::asked_lengths(policy, 0).every, model.verifiers == 0),
+      truth_(faults_, sites_, decide::asked_lengths(policy, 0).every, model.verifiers == 0),
       pool_(model, policy.verifier.lease_ttl_seconds, seed),
       shape_(decide::noise_shape(model.noise), philox(seed, kShapeStream, 0)[0]),
       own_noise_(seed, kOwnStream),
@@ -116,7 +116,7 @@ double StochasticRun::hit_by(size_t index) {
   const Fault& fault = faults_[index];
   const double percent = fault.size;
   hits_.push_back({attempt, step, fault.kind == FaultKind::kSkippedBatch, percent, index});
-  witness_.felt(index, attempt, step, trained_, percent);
+  truth_.record_fault(index, attempt, step, trained_, percent);
   return percent;
 }
 
@@ -142,14 +142,14 @@ void StochasticRun::feel(int64_t at, const PlanFacts& facts) {
     if (!comes_again(fault.kind) || !fault.acts(at)) continue;
     const uint64_t guilty = fault.sites & facts.fp8;
     if (fault.kind == FaultKind::kSpike) {
-      witness_.felt(i, attempt, at, trained_, 0);
+      truth_.record_fault(i, attempt, at, trained_, 0);
     } else if (fault.kind == FaultKind::kScaleDrift) {
-      if (facts.fp8 != 0 && !facts.other_recipe) witness_.felt(i, attempt, at, trained_, 0);
+      if (facts.fp8 != 0 && !facts.other_recipe) truth_.record_fault(i, attempt, at, trained_, 0);
     } else if (guilty != 0) {
       const double share = static_cast<double>(std::popcount(guilty)) / std::popcount(fault.sites);
       const bool jump = fault.kind == FaultKind::kOverflow;
       const double harm = !jump ? fault.size * share : std::isfinite(fault.size) ? 0 : fault.size;
-      witness_.felt(i, attempt, at, trained_, harm);
+      truth_.record_fault(i, attempt, at, trained_, harm);
     }
   }
 }
@@ -164,21 +164,21 @@ void StochasticRun::feed(const decide::Event& event) {
     watch(event, outcome);
     state = std::move(outcome.state);
     for (const decide::Effect& effect : outcome.effects) {
-      witness_.heard(effect, trained_);
+      truth_.record_effect(effect, trained_);
       apply(effect);
     }
     return;
   }
   const decide::Consequences follows = decide::decide_in_place(state, event, policy, now);
   for (const decide::Effect& effect : follows.effects) {
-    witness_.heard(effect, trained_);
+    truth_.record_effect(effect, trained_);
     apply(effect);
   }
 }
 
 void StochasticRun::complain(const std::string& what) {
-  if (witness_.tally.problems.size() < kProblemsKept) {
-    witness_.tally.problems.push_back(fmt::format("seed {}, step {}: {}", seed_, step, what));
+  if (truth_.tally.problems.size() < kProblemsKept) {
+    truth_.tally.problems.push_back(fmt::format("seed {}, step {}: {}", seed_, step, what));
   }
 }
 
@@ -214,7 +214,7 @@ void StochasticRun::train_step() {
   }
   remember_loss(loss);
   now += facts.step_seconds;
-  Tally& tally = witness_.tally;
+  Tally& tally = truth_.tally;
   if (facts.fp8 == 0) tally.bf16_steps += 1;
   if (facts.fp8 != 0 && facts.fp8_share < 1) tally.pinned_steps += 1;
   feed(decide::StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss,
@@ -227,7 +227,7 @@ void StochasticRun::serve_inline() {
     const double seconds = replay_seconds(queued->order, queued->window);
     now += seconds;
     verification_seconds_ += seconds;
-    witness_.tally.replays += 1;
+    truth_.tally.replays += 1;
     decide::ReplayFinished result =
         replay(queued->order, queued->window, host_ + ":0", true, false);
     result.seconds = seconds;
@@ -236,12 +236,12 @@ void StochasticRun::serve_inline() {
 }
 
 void StochasticRun::finish(VerifierPool::Done done) {
-  Witness& witness = witness_;
+  GroundTruth& truth = truth_;
   VerifierPool::Task& task = done.task;
   const bool open = std::ranges::any_of(
       windows_, [&](const auto& window) { return window.window == task.window.window; });
   if (done.died) {
-    witness.tally.verifier_deaths += 1;
+    truth.tally.verifier_deaths += 1;
     if (!open) return;
     if (task.leases >= policy.verifier.attempts_max) {
       leases_.erase(task.order.replay);
@@ -254,9 +254,9 @@ void StochasticRun::finish(VerifierPool::Done done) {
   }
   leases_.erase(task.order.replay);
   spare_seconds_ += done.seconds;
-  witness.tally.replays += 1;
+  truth.tally.replays += 1;
   if (!open) return;  // the lease was taken back
-  if (done.lies && task.order.purpose == "shadow") witness.lied(task.window.window);
+  if (done.lies && task.order.purpose == "shadow") truth.record_lie(task.window.window);
   decide::ReplayFinished result = replay(task.order, task.window, done.verifier, false, done.lies);
   result.seconds = done.seconds;
   feed(result);
@@ -297,15 +297,15 @@ void StochasticRun::serve() {
 
 void StochasticRun::crash() {
   const Saved base = newest_saved();
-  witness_.tally.crashes += 1;
-  witness_.tally.lost += step - base.step;
+  truth_.tally.crashes += 1;
+  truth_.tally.lost += step - base.step;
   now += model_.restart_seconds;
   begin_attempt(base, "restart");
   draw_next_crash();
 }
 
 void StochasticRun::visit() {
-  witness_.tally.holds += 1;
+  truth_.tally.holds += 1;
   wait_until(now + model_.person_seconds);
   decide::OperatorOverride asked;
   asked.kind = "resume";
@@ -329,7 +329,7 @@ void StochasticRun::visit() {
 }
 
 void StochasticRun::end(const std::string& outcome) {
-  Tally& tally = witness_.tally;
+  Tally& tally = truth_.tally;
   tally.seconds = now;
   tally.outcome = outcome;
   feed(decide::RunEnded{outcome == "completed" ? RunOutcome("completed") : "stopped", step});
@@ -342,7 +342,7 @@ void StochasticRun::end(const std::string& outcome) {
 }
 
 Tally StochasticRun::run() {
-  Tally& tally = witness_.tally;
+  Tally& tally = truth_.tally;
   start();
   serve();
   while (step < model_.steps && !stopped && trained_ < kTimesSteps * model_.steps) {
@@ -373,7 +373,7 @@ Tally StochasticRun::run() {
                                                    policy.economics.loss_exponent);
   tally.net_speedup_by_core = core.net;
   tally.hazard_by_core = decide::hazard_mean(state.money.hazard);
-  witness_.finish();
+  truth_.finish();
   return std::move(tally);
 }
 

@@ -11,10 +11,10 @@
 
 #include "controller/decide/gap_noise.h"
 #include "lab/simulate/faults.h"
+#include "lab/simulate/ground_truth.h"
 #include "lab/simulate/run_model.h"
 #include "lab/simulate/stage.h"
 #include "lab/simulate/verifier_pool.h"
-#include "lab/simulate/witness.h"
 
 namespace gnomon::simulate {
 
@@ -91,7 +91,7 @@ class StochasticRun : public Stage {
   std::vector<std::string> sites_;
   std::vector<Fault> faults_;
   double heal_;  // factor of a step
-  Witness witness_;
+  GroundTruth truth_;
   VerifierPool pool_;
   decide::GapNoise shape_;
   double shape_last_ = 0;  // the noise before, for autocorrelation

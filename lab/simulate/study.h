@@ -10,8 +10,8 @@
 
 #include "base/stopwatch.h"
 #include "controller/decide/policy.h"
+#include "lab/simulate/ground_truth.h"
 #include "lab/simulate/run_model.h"
-#include "lab/simulate/witness.h"
 
 namespace gnomon::simulate {
 

@@ -1,4 +1,4 @@
-#include "lab/simulate/witness.h"
+#include "lab/simulate/ground_truth.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,16 +54,16 @@ bool is_right(size_t cause, size_t verdict) {
   return false;
 }
 
-Witness::Witness(const std::vector<Fault>& faults, const std::vector<std::string>& sites,
-                 int64_t every, bool inline_replays)
+GroundTruth::GroundTruth(const std::vector<Fault>& faults, const std::vector<std::string>& sites,
+                         int64_t every, bool inline_replays)
     : faults_(faults),
       sites_(sites),
       every_(every),
       inline_replays_(inline_replays),
       known_(faults.size()) {}
 
-void Witness::felt(size_t fault, int64_t attempt, int64_t step, int64_t trained,
-                   double harm_percent) {
+void GroundTruth::record_fault(size_t fault, int64_t attempt, int64_t step, int64_t trained,
+                               double harm_percent) {
   Known& known = known_[fault];
   if (!known.felt) {
     known.felt = true;
@@ -81,8 +81,8 @@ void Witness::felt(size_t fault, int64_t attempt, int64_t step, int64_t trained,
   known.harm_percent += harm_percent;
 }
 
-std::optional<double> Witness::harm_in(size_t fault, int64_t attempt, int64_t start,
-                                       int64_t end) const {
+std::optional<double> GroundTruth::harm_in(size_t fault, int64_t attempt, int64_t start,
+                                           int64_t end) const {
   const Known& known = known_[fault];
   if (!of_attempt(faults_[fault], known.attempt, attempt)) return std::nullopt;
   std::optional<double> harm;
@@ -93,7 +93,7 @@ std::optional<double> Witness::harm_in(size_t fault, int64_t attempt, int64_t st
   return harm;
 }
 
-bool Witness::shows(FaultKind kind, Sign sign) const {
+bool GroundTruth::shows(FaultKind kind, Sign sign) const {
   const bool of_step = kind == FaultKind::kOverflow || kind == FaultKind::kSpike;
   const bool of_offset = kind == FaultKind::kScaleDrift || kind == FaultKind::kKernelBug;
   switch (sign) {
@@ -112,8 +112,8 @@ bool Witness::shows(FaultKind kind, Sign sign) const {
   return false;
 }
 
-std::optional<size_t> Witness::guilty(Sign sign, int64_t attempt, int64_t start,
-                                      int64_t end) const {
+std::optional<size_t> GroundTruth::guilty(Sign sign, int64_t attempt, int64_t start,
+                                          int64_t end) const {
   std::optional<size_t> most;
   std::pair<double, bool> most_harm = {-1, false};  // of equals one that no alarm has found yet
   for (const size_t index : felt_) {
@@ -128,7 +128,7 @@ std::optional<size_t> Witness::guilty(Sign sign, int64_t attempt, int64_t start,
   return most;
 }
 
-void Witness::opened(const decide::OpenWindow& window) {
+void GroundTruth::opened(const decide::OpenWindow& window) {
   const int64_t end = window.start_step + window.steps;
   const bool shadow = window.kind == "shadow";
   open_.push_back({window.window, shadow || window.kind == "long", window.kind == "incident",
@@ -140,7 +140,7 @@ void Witness::opened(const decide::OpenWindow& window) {
   }
 }
 
-void Witness::closed(const decide::CloseWindow& closed) {
+void GroundTruth::closed(const decide::CloseWindow& closed) {
   const auto found = std::ranges::find(open_, closed.window, &Open::window);
   if (found == open_.end()) return;
   const Open window = *found;
@@ -155,14 +155,14 @@ void Witness::closed(const decide::CloseWindow& closed) {
     tally.healthy_windows += 1;
 }
 
-const Witness::Alarm* Witness::alarm_of(int64_t window) const {
+const GroundTruth::Alarm* GroundTruth::alarm_of(int64_t window) const {
   for (auto alarm = alarms_.rbegin(); alarm != alarms_.rend(); ++alarm) {
     if (alarm->window == window) return &*alarm;
   }
   return nullptr;
 }
 
-void Witness::alarmed(const decide::RecordDecision& decision, int64_t trained) {
+void GroundTruth::alarmed(const decide::RecordDecision& decision, int64_t trained) {
   tally.alarms += 1;
   int64_t attempt = decision.attempt, start = decision.step - 1, end = decision.step;
   Sign sign = Sign::kStep;  // of a step of which no checkpoint is left to be replayed
@@ -201,7 +201,7 @@ void Witness::alarmed(const decide::RecordDecision& decision, int64_t trained) {
   alarms_.push_back(alarm);
 }
 
-void Witness::judged(const decide::RecordDecision& decision) {
+void GroundTruth::judged(const decide::RecordDecision& decision) {
   const Alarm* alarm = alarm_of(decision.window);
   if (alarm == nullptr) return;  // a window that is not counted: no case
   judged_ = *alarm;
@@ -210,7 +210,7 @@ void Witness::judged(const decide::RecordDecision& decision) {
   if (alarm->fault && is_right(alarm->cause, verdict)) known_[*alarm->fault].result.answered = true;
 }
 
-void Witness::acted(const decide::RecordDecision& decision) {
+void GroundTruth::acted(const decide::RecordDecision& decision) {
   if (!decision.enforced || decision.action == "none" || decision.action == "quarantine") return;
   tally.actions += 1;
   const Alarm* alarm = alarm_of(decision.window);
@@ -229,14 +229,14 @@ void Witness::acted(const decide::RecordDecision& decision) {
   tally.right_pins += (faults_[*alarm->fault].sites & ~pinned) == 0 ? 1 : 0;
 }
 
-void Witness::decided(const decide::RecordDecision& decision, int64_t trained) {
+void GroundTruth::decided(const decide::RecordDecision& decision, int64_t trained) {
   if (decision.kind == "alarm") return alarmed(decision, trained);
   if (decision.kind == "verdict") return judged(decision);
   if (decision.kind == "action") return acted(decision);
   if (decision.kind == "return" && decision.enforced) tally.returns += 1;
 }
 
-void Witness::heard(const decide::Effect& effect, int64_t trained) {
+void GroundTruth::record_effect(const decide::Effect& effect, int64_t trained) {
   if (const auto* open = std::get_if<decide::OpenWindow>(&effect)) {
     opened(*open);
   } else if (const auto* close = std::get_if<decide::CloseWindow>(&effect)) {
@@ -246,7 +246,7 @@ void Witness::heard(const decide::Effect& effect, int64_t trained) {
   }
 }
 
-void Witness::finish() {
+void GroundTruth::finish() {
   std::ranges::sort(felt_);
   for (const size_t index : felt_) {
     FaultTally result = known_[index].result;

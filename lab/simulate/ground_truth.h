@@ -1,6 +1,6 @@
-// Holds what the decision core said beside what was true: which alarms had a cause, what each fault
-// did, how long it took to be seen, what was done without one. Private to a run while it lasts; the
-// Tally is what remains of it.
+// The ground truth of a simulated run beside what the decision core said: which alarms had a cause,
+// what each fault did, how long it took to be seen, what was done without one. Private to a run
+// while it lasts; the Tally is what remains of it.
 #pragma once
 
 #include <array>
@@ -69,18 +69,19 @@ struct Tally {
   std::vector<std::string> problems;         // what must not happen
 };
 
-class Witness {
+class GroundTruth {
  public:
   // `sites` in the order of the faults' bits; `every`: steps between windows; `inline_replays`: the
   // trainer's own device replays, and so what its broken hardware does shows in no gap. Both faults
-  // and sites must outlive the witness.
-  Witness(const std::vector<Fault>& faults, const std::vector<std::string>& sites, int64_t every,
-          bool inline_replays);
+  // and sites must outlive this object.
+  GroundTruth(const std::vector<Fault>& faults, const std::vector<std::string>& sites,
+              int64_t every, bool inline_replays);
 
   // The fault did something to the run in this step, and this much to its loss.
-  void felt(size_t fault, int64_t attempt, int64_t step, int64_t trained, double harm_percent);
-  void lied(int64_t window) { lies_.push_back(window); }  // its shadow was computed wrongly
-  void heard(const decide::Effect& effect, int64_t trained);
+  void record_fault(size_t fault, int64_t attempt, int64_t step, int64_t trained,
+                    double harm_percent);
+  void record_lie(int64_t window) { lies_.push_back(window); }  // its shadow was computed wrongly
+  void record_effect(const decide::Effect& effect, int64_t trained);
   // Takes what is known about the faults into the tally.
   void finish();
 
