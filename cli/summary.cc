@@ -77,7 +77,8 @@ int64_t count_windows_to_detect(const RunHistory& history, const InjectedFault& 
   return before + 1;
 }
 
-// The decisions that follow from the first alarm: up to the next alarm, which begins another story.
+// The decisions that follow from the first alarm: up to the next alarm, which begins another
+// scenario.
 void add_first_episode(const RunHistory& history, size_t alarm, RunSummary& summary) {
   for (size_t i = alarm; i < history.decisions.size(); ++i) {
     const DecisionRow& decision = history.decisions[i];

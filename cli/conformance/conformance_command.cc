@@ -6,37 +6,39 @@
 #include "base/errors.h"
 #include "base/named_file.h"
 #include "cli/commands.h"
-#include "cli/conformance/stories.h"
+#include "cli/conformance/scenarios.h"
 #include "cli/server.h"
 #include "protocol/client_arguments.h"
 
 namespace gnomon::cli {
 namespace {
 
-template <class Story>
+template <class Scenario>
 struct Options {
-  Story story;
+  Scenario scenario;
   bool json = false;
 };
 
-template <class Story>
-void run(const Options<Story>& options, void (*tell)(const Story&, Checks&), Context& context) {
+template <class Scenario>
+void run(const Options<Scenario>& options, void (*check)(const Scenario&, Checks&),
+         Context& context) {
   Checks checks(options.json);
-  tell(options.story, checks);
+  check(options.scenario, checks);
   if (options.json) fmt::print("{}", checks.json());
   if (checks.any_failed()) context.status = kExitFailure;
   if (!options.json)
     fmt::print("{}\n", checks.any_failed() ? "It does not conform." : "It conforms.");
 }
 
-template <class Story>
-void add_common(CLI::App& command, Options<Story>& options) {
+template <class Scenario>
+void add_common(CLI::App& command, Options<Scenario>& options) {
   command
-      .add_option("URL", options.story.access.url, "Of a gnomond, best one that was started for it")
+      .add_option("URL", options.scenario.access.url,
+                  "Of a gnomond, best one that was started for it")
       ->required();
-  add_access_options(command, options.story.access);
+  add_access_options(command, options.scenario.access);
   command
-      .add_option("--patience", options.story.patience_seconds,
+      .add_option("--patience", options.scenario.patience_seconds,
                   "Seconds to wait for each thing that is expected")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -44,11 +46,11 @@ void add_common(CLI::App& command, Options<Story>& options) {
 }
 
 void add_trainer(CLI::App& conformance, Context& context) {
-  auto options = std::make_shared<Options<TrainerStory>>();
+  auto options = std::make_shared<Options<TrainerScenario>>();
   CLI::App* command = conformance.add_subcommand(
       "trainer", "Plays operator and verifiers to a run, and looks at what its trainer does");
   add_common(*command, *options);
-  command->add_option("--run", options->story.run, "The run's name, or name/job")->required();
+  command->add_option("--run", options->scenario.run, "The run's name, or name/job")->required();
   command->footer(
       "The run's policy is replaced, and the run is stopped at the end. What the verifiers say is "
       "made up.\n\n"
@@ -56,28 +58,29 @@ void add_trainer(CLI::App& conformance, Context& context) {
       "  gnomond --ledger /tmp/l.sqlite &\n"
       "  gnomon conformance trainer http://127.0.0.1:7717 --run mine &\n"
       "  python train.py   # registers at that URL as \"mine\", and has a few hundred steps");
-  command->callback([options, &context] { run(*options, tell_trainer, context); });
+  command->callback([options, &context] { run(*options, check_trainer, context); });
 }
 
 void add_verifier(CLI::App& conformance, Context& context) {
-  auto options = std::make_shared<Options<VerifierStory>>();
+  auto options = std::make_shared<Options<VerifierScenario>>();
   auto plan_file = std::make_shared<std::string>();
-  VerifierStory& story = options->story;
+  VerifierScenario& scenario = options->scenario;
   CLI::App* command = conformance.add_subcommand(
       "verifier", "Plays a trainer with two checkpoints, and looks at what verifiers answer");
   add_common(*command, *options);
-  command->add_option("--checkpoint", story.start, "URI of a checkpoint")->required();
-  command->add_option("--end-checkpoint", story.end, "URI of the same run's, some steps later")
+  command->add_option("--checkpoint", scenario.start, "URI of a checkpoint")->required();
+  command->add_option("--end-checkpoint", scenario.end, "URI of the same run's, some steps later")
       ->required();
-  command->add_option("--step", story.start_step, "Step of the first checkpoint")
+  command->add_option("--step", scenario.start_step, "Step of the first checkpoint")
       ->required()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--steps", story.steps, "Steps between the two")
+  command->add_option("--steps", scenario.steps, "Steps between the two")
       ->required()
       ->check(CLI::PositiveNumber);
-  command->add_option("--format", story.checkpoint_format, "The checkpoints' format, such as torch")
+  command
+      ->add_option("--format", scenario.checkpoint_format, "The checkpoints' format, such as torch")
       ->required();
-  command->add_option("--framework", story.framework, "What wrote them, such as pytorch")
+  command->add_option("--framework", scenario.framework, "What wrote them, such as pytorch")
       ->required();
   command->add_option("--plan", *plan_file, "The plan that they were trained under (TOML)")
       ->type_name("FILE");
@@ -88,8 +91,8 @@ void add_verifier(CLI::App& conformance, Context& context) {
       "pytorch &\n"
       "  gnomon-verify mine:replay --controller http://127.0.0.1:7717");
   command->callback([options, plan_file, &context] {
-    if (!plan_file->empty()) options->story.plan = read_named_file_or_pipe(*plan_file);
-    run(*options, tell_verifier, context);
+    if (!plan_file->empty()) options->scenario.plan = read_named_file_or_pipe(*plan_file);
+    run(*options, check_verifier, context);
   });
 }
 

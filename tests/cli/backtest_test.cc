@@ -6,15 +6,15 @@
 
 #include "base/errors.h"
 #include "tests/cli/recorded_ledger.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 #include "tests/support/temporary_directory.h"
 
 namespace gnomon::cli {
 namespace {
 
 using decide::Policy;
+using decide::scenario_policy;
 using decide::SimulatedRun;
-using decide::story_policy;
 using decide::Truth;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -41,7 +41,7 @@ class BacktestTest : public ::testing::Test {
     return backtest(ledger, ledger.run_named(""), policy, file().string());
   }
   // A scale at one site is wrong from step 201 to 459; caught, pinned, and FP8 comes back.
-  void record_fault(const Policy& policy = story_policy()) {
+  void record_fault(const Policy& policy = scenario_policy()) {
     record(decide::numerical_fault({decide::kGuilty}, 201, 460), policy);
   }
 
@@ -70,22 +70,23 @@ void expect_same(const BacktestResult& result) {
   EXPECT_EQ(result.expected_recorded, result.expected_replayed);
 }
 
-class BacktestStoryTest : public BacktestTest,
-                          public ::testing::WithParamInterface<decide::Story> {};
+class BacktestScenarioTest : public BacktestTest,
+                             public ::testing::WithParamInterface<decide::Scenario> {};
 
-TEST_P(BacktestStoryTest, TheRunsOwnPolicyDoesTheSameAgain) {
-  const decide::Story& story = GetParam();
-  SimulatedRun run(story.truth, story.policy);
-  story.tell(run);
-  write_ledger(run, story.policy, file());
-  expect_same(under(story.policy));
+TEST_P(BacktestScenarioTest, TheRunsOwnPolicyDoesTheSameAgain) {
+  const decide::Scenario& scenario = GetParam();
+  SimulatedRun run(scenario.truth, scenario.policy);
+  scenario.play(run);
+  write_ledger(run, scenario.policy, file());
+  expect_same(under(scenario.policy));
 }
 
-INSTANTIATE_TEST_SUITE_P(AllStories, BacktestStoryTest, ::testing::ValuesIn(decide::all_stories()),
+INSTANTIATE_TEST_SUITE_P(AllScenarios, BacktestScenarioTest,
+                         ::testing::ValuesIn(decide::all_scenarios()),
                          [](const auto& each) { return each.param.name; });
 
 TEST_F(BacktestTest, HalfAsManyWindowsAreAnsweredFromTheLedger) {
-  record(Truth(), story_policy());
+  record(Truth(), scenario_policy());
   const BacktestResult result = under(changed([](Policy& p) { p.window.every = 40; }));
   EXPECT_FALSE(result.parting.has_value());
   EXPECT_EQ(result.recorded_side.windows_measured, 50);
@@ -134,7 +135,7 @@ TEST_F(BacktestTest, ACaseThatEndsAlikeWithOtherReplaysIsFollowedToTheEnd) {
 }
 
 TEST_F(BacktestTest, ACaseThatTheRecordNeverOpenedEndsTheComparisonAndSaysSo) {
-  record(Truth(), story_policy());
+  record(Truth(), scenario_policy());
   const BacktestResult result = under(changed([](Policy& p) {
     p.detector.tolerance_percent = 0.0005;
     p.detector.ceiling_percent = 0.001;
@@ -196,7 +197,7 @@ TEST_F(BacktestTest, APolicyThatDoesNotActPartsWhereTheRecordedRunDid) {
 
 TEST_F(BacktestTest, APolicyThatActsWhereTheRecordedRunDidNotIsChargedWithTheStepsItThrowsAway) {
   record_fault(changed([](Policy& p) { p.mode = decide::Mode::kAdvise; }));
-  const BacktestResult result = under(story_policy());
+  const BacktestResult result = under(scenario_policy());
   ASSERT_TRUE(result.parting.has_value());
   EXPECT_THAT(result.parting->reason, HasSubstr("orders rollback to step 200 here"));
   ASSERT_TRUE(result.parting->steps_lost.has_value());
@@ -215,7 +216,7 @@ TEST_F(BacktestTest, AReturnThatThePolicyHasNotOrderedEndsTheComparison) {
 }
 
 TEST_F(BacktestTest, ALedgerThatAnotherPolicyDecidedIsComparedAndSaidToBe) {
-  const Policy own = story_policy();
+  const Policy own = scenario_policy();
   record_fault(changed([](Policy& p) { p.mode = decide::Mode::kAdvise; }));
   SQLite::Database database(file(), SQLite::OPEN_READWRITE);
   SQLite::Statement set(database, "UPDATE runs SET policy = ?");
@@ -229,7 +230,7 @@ TEST_F(BacktestTest, ARunWhoseEventsWereDeletedIsRefused) {
   SQLite::Database(file().string(), SQLite::OPEN_READWRITE)
       .exec("DELETE FROM events WHERE seq <= 40");
   try {
-    under(story_policy());
+    under(scenario_policy());
     FAIL() << "nothing was compared";
   } catch (const FormatError& error) {
     EXPECT_THAT(error.what(), HasSubstr("has no event 1 "));
@@ -238,11 +239,11 @@ TEST_F(BacktestTest, ARunWhoseEventsWereDeletedIsRefused) {
 }
 
 TEST_F(BacktestTest, AnEventThatCannotBeReadIsNamed) {
-  record(Truth(), story_policy(), 50);
+  record(Truth(), scenario_policy(), 50);
   SQLite::Database(file(), SQLite::OPEN_READWRITE)
       .exec("UPDATE events SET body = '{}' WHERE seq = 2");
   try {
-    under(story_policy());
+    under(scenario_policy());
     FAIL() << "it was read";
   } catch (const FormatError& error) {
     EXPECT_THAT(error.what(), HasSubstr("event 2"));

@@ -72,7 +72,7 @@ class SyntheticLedger {
   SQLite::Database database_;
 };
 
-// A whole story: a fault only FP8 feels from step 31 to 60 at kFaultySite; caught in the second
+// A whole scenario: a fault only FP8 feels from step 31 to 60 at kFaultySite; caught in the second
 // window that contains it, attributed, pinned after a rollback to step 20, recovered, and FP8 back
 // from step 71.
 inline constexpr const char* kFaultySite = "model.layers.1.mlp.down_proj";

@@ -89,11 +89,11 @@ TEST_F(RestartTest, ADirectiveOutlivesTheDaemonThatIssuedIt) {
   EXPECT_EQ(trainer.ack(directive.number, {"applied", 1, 10, "", 0}).state, "applied");
 }
 
-// The whole story twice, once with a restart before every single request: the decisions must not
+// The whole scenario twice, once with a restart before every single request: the decisions must not
 // differ.
 TEST_F(RestartTest, RestartsBetweenAnyTwoRequestsDoNotChangeWhatIsDecided) {
-  auto story = [](FakeTrainer& the_trainer, FakeVerifier& the_verifier,
-                  const std::function<void()>& between) {
+  auto scenario = [](FakeTrainer& the_trainer, FakeVerifier& the_verifier,
+                     const std::function<void()>& between) {
     the_trainer.begin();
     for (int64_t step = 1; step <= 10; ++step) {
       between();
@@ -119,13 +119,13 @@ TEST_F(RestartTest, RestartsBetweenAnyTwoRequestsDoNotChangeWhatIsDecided) {
     }
     return text;
   };
-  story(trainer, verifier, [&] { restart(); });
+  scenario(trainer, verifier, [&] { restart(); });
   std::string restarted = told(daemon);
   DaemonProcess calm({}, test_policy());
   calm.start();
   FakeTrainer calm_trainer(calm.url());
   FakeVerifier calm_verifier(calm.url());
-  story(calm_trainer, calm_verifier, [] {});
+  scenario(calm_trainer, calm_verifier, [] {});
   EXPECT_EQ(restarted, told(calm));
   EXPECT_FALSE(restarted.empty());
 }

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -62,7 +62,7 @@ class AnyLiar {
         fmt::format("seed {}: {}; {} verifiers, trainer replays: {}, answers up to {} steps late",
                     seed, lying_.words(), count, truth.trainer_replays, late_most_);
     verifiers_ = truth.verifiers;
-    run_ = std::make_unique<SimulatedRun>(std::move(truth), story_policy());
+    run_ = std::make_unique<SimulatedRun>(std::move(truth), scenario_policy());
   }
 
   SimulatedRun& play() {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "controller/decide/spending.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -136,7 +136,7 @@ TEST(AuditTest, WhereNobodyCouldSettleADifferenceNoneIsAsked) {
 }
 
 TEST(AuditTest, AnExactDistanceOfWindowsHasNoAudits) {
-  SimulatedRun run(long_run(), story_policy());
+  SimulatedRun run(long_run(), scenario_policy());
   run.start();
   run.train_until(2000);
   EXPECT_EQ(audits(run), 0);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "controller/decide/run_verdict.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -25,7 +25,7 @@ Truth fault_under(Capabilities capabilities, int64_t to = 460) {
   return truth;
 }
 
-SimulatedRun supervised(Truth truth, Policy policy = story_policy()) {
+SimulatedRun supervised(Truth truth, Policy policy = scenario_policy()) {
   SimulatedRun run(std::move(truth), std::move(policy));
   run.start();
   run.train_until(1000);
@@ -92,7 +92,7 @@ TEST(CapabilitiesTest, WhoCannotGoBackIsPinnedFromHereOn) {
 TEST(CapabilitiesTest, WhoCannotGoBackIsHeldWhereTheWeightsAreLost) {
   Truth nan = spike(333, NAN, kGuilty);
   nan.capabilities.rollback = "none";
-  SimulatedRun run(nan, story_policy());
+  SimulatedRun run(nan, scenario_policy());
   run.start();
   run.train_until(600);
   EXPECT_THAT(ordered_kinds(run), AllOf(Not(Contains("rollback")), Contains("pause")));
@@ -174,7 +174,7 @@ TEST(CapabilitiesTest, AHealthyRunInMemoryIsLeftAlone) {
 
 // A trainer of another framework: no norms, no perturbed arm, no scores.
 TEST(CapabilitiesTest, ARunWithoutGradientNormsIsVerifiedByItsLosses) {
-  SimulatedRun run(spike(333, 3.0, kGuilty), story_policy());
+  SimulatedRun run(spike(333, 3.0, kGuilty), scenario_policy());
   run.filter = [&](const Event& event) {
     if (const auto* step = std::get_if<StepReported>(&event); step && step->grad_norm) {
       StepReported bare = *step;
@@ -227,7 +227,7 @@ TEST(CapabilitiesTest, AnInstrumentThatNobodyCanCheckIsSaidOnceAndNotAskedForEve
 }
 
 TEST(CapabilitiesTest, AnswersWithoutALossAtTheEndAreSaidAndLeaveTheRunUnverified) {
-  SimulatedRun run(Truth(), story_policy());
+  SimulatedRun run(Truth(), scenario_policy());
   run.lie = [](ReplayFinished& answer) { answer.replay_end_loss_bf16.reset(); };
   run.start();
   run.train_until(400);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -25,7 +25,7 @@ double healthy_d(int64_t window_start) {
 class EvidenceTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    policy_ = story_policy();
+    policy_ = scenario_policy();
     policy_.instrument.every = 0;
     policy_.triage.pairs = 0;
     policy_.window.open_max = 40;
@@ -277,7 +277,7 @@ TEST_F(EvidenceTest, ACrashThatUndoesMoreWindowsThanAreKnownBeginsTheEvidenceAne
 
 // A bias that each window shows a little of: the alarm comes when windows before it were quiet.
 SimulatedRun slow_bias(const std::string& from) {
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   policy.ladder.from = from;
   policy.detector.accept_percent = 0;
   policy.detector.jump_deviations = 0;  // would see it in its first windows
@@ -313,7 +313,7 @@ TEST(ChangePointTest, ARollbackToWhereTheEvidenceBeganToRiseUndoesIt) {
 
 // The checkpoints that it may need are kept, and not all of them.
 TEST(ChangePointTest, AHealthyRunKeepsAFewCheckpointsForIt) {
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   policy.ladder.from = "evidence";
   Truth truth;
   truth.total_steps = 4000;
@@ -328,12 +328,12 @@ TEST(ChangePointTest, AHealthyRunKeepsAFewCheckpointsForIt) {
   EXPECT_LE(most, 24u);
 }
 
-class EveryStory : public ::testing::TestWithParam<Story> {};
+class EveryScenario : public ::testing::TestWithParam<Scenario> {};
 
 // After each event an earlier answer once more, as it was and spoilt.
-TEST_P(EveryStory, LateAnswersOfAnyArmChangeNothing) {
+TEST_P(EveryScenario, LateAnswersOfAnyArmChangeNothing) {
   SimulatedRun run(GetParam().truth, GetParam().policy);
-  GetParam().tell(run);
+  GetParam().play(run);
   State state;
   std::vector<ReplayFinished> answers;
   std::set<std::string> arms;
@@ -361,8 +361,8 @@ TEST_P(EveryStory, LateAnswersOfAnyArmChangeNothing) {
   EXPECT_TRUE(arms.contains("bf16"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Stories, EveryStory, ::testing::ValuesIn(all_stories()),
-                         [](const auto& story) { return story.param.name; });
+INSTANTIATE_TEST_SUITE_P(Scenarios, EveryScenario, ::testing::ValuesIn(all_scenarios()),
+                         [](const auto& scenario) { return scenario.param.name; });
 
 }  // namespace
 }  // namespace gnomon::decide

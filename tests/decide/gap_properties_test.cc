@@ -153,14 +153,14 @@ TEST(EvalueTest, TheScalesConfidenceIsThatOfChiSquare) {
 
 // -- windows between false alarms
 
-struct Story {
+struct Scenario {
   const char* name;
   double prior_over_scale = 1;
   // The window's sample; the deviation that D has there is returned.
   double (*shape)(int64_t window, GapSample& sample) = nullptr;
 };
 
-void PrintTo(const Story& story, std::ostream* out) { *out << story.name; }
+void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 
 double steady(int64_t, GapSample&) { return 1; }
 double other_cadences(int64_t window, GapSample& sample) {
@@ -176,7 +176,7 @@ double calmer(int64_t window, GapSample&) {
   return std::max(0.1, 1 - 0.002 * static_cast<double>(window % 1000));
 }
 
-const Story kStories[] = {
+const Scenario kScenarios[] = {
     {"steady", 1, steady},           {"prior too small", 0.1, steady},
     {"prior too large", 10, steady}, {"cadences", 1, other_cadences},
     {"plans", 1, other_plans},       {"noise falls", 1, calmer},
@@ -188,12 +188,12 @@ struct Count {
 };
 
 // The worst null: a mean of exactly the tolerance.
-Count count(const GapSettings& wanted, const NoiseShape& noise_of, const Story& story,
+Count count(const GapSettings& wanted, const NoiseShape& noise_of, const Scenario& scenario,
             int64_t alarms_wanted, int64_t early) {
   constexpr double kScale = 0.05;
   GapSettings settings = wanted;
   settings.ceiling_percent = INFINITY;
-  settings.prior_scale_percent = kScale * story.prior_over_scale;
+  settings.prior_scale_percent = kScale * scenario.prior_over_scale;
   GapNoise noise(noise_of, 11);
   int64_t windows = 0;
   int64_t alarms = 0;
@@ -204,7 +204,7 @@ Count count(const GapSettings& wanted, const NoiseShape& noise_of, const Story& 
     runs += 1;
     for (int64_t w = 0; w < 5000; ++w) {
       GapSample sample;
-      const double deviation = story.shape(w, sample);
+      const double deviation = scenario.shape(w, sample);
       sample.d_percent = settings.tolerance_percent + kScale * deviation * noise.next();
       windows += 1;
       if (!observe_gap(state, sample, settings).alarm) continue;
@@ -217,7 +217,7 @@ Count count(const GapSettings& wanted, const NoiseShape& noise_of, const Story& 
           static_cast<double>(early_runs) / static_cast<double>(runs)};
 }
 
-class FalseAlarmTest : public ::testing::TestWithParam<Story> {};
+class FalseAlarmTest : public ::testing::TestWithParam<Scenario> {};
 
 constexpr double kCorrelationMax = 0.4;  // of neighbours, up to which the promise is kept
 
@@ -236,9 +236,9 @@ TEST_P(FalseAlarmTest, AreAsRareAsPromisedWhereNeighboursAreCorrelatedToo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stories, FalseAlarmTest, ::testing::ValuesIn(kStories),
-                         [](const auto& story) {
-                           std::string name = story.param.name;
+INSTANTIATE_TEST_SUITE_P(Scenarios, FalseAlarmTest, ::testing::ValuesIn(kScenarios),
+                         [](const auto& scenario) {
+                           std::string name = scenario.param.name;
                            std::replace(name.begin(), name.end(), ' ', '_');
                            return name;
                          });
@@ -246,11 +246,11 @@ INSTANTIATE_TEST_SUITE_P(Stories, FalseAlarmTest, ::testing::ValuesIn(kStories),
 TEST(FalseAlarmTest, ABurstAddsNone) {
   GapSettings settings;
   settings.windows_between_false_alarms = 300;
-  const Story& story = kStories[0];
+  const Scenario& scenario = kScenarios[0];
   settings.burst = true;
-  const Count with = count(settings, noise_shape("t4"), story, 200, 20);
+  const Count with = count(settings, noise_shape("t4"), scenario, 200, 20);
   settings.burst = false;
-  const Count without = count(settings, noise_shape("t4"), story, 200, 20);
+  const Count without = count(settings, noise_shape("t4"), scenario, 200, 20);
   EXPECT_EQ(with.between, without.between) << "the evidence is the same";
 }
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -19,7 +19,7 @@ using Batch = std::function<std::string(int64_t step)>;
 struct Trained {
   State state;
   std::vector<RecordDecision> said;
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   double now = 0;
 
   Trained() {
@@ -100,7 +100,7 @@ TEST(HealthTest, TextLearnedByHeartIsNoInstability) {
   truth.level = [](int64_t step) {
     return step < 1000 ? 1.0 : 1 + static_cast<double>(step - 1000) / 4000;
   };
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   // What is reported of the steps is the training loss: it falls all the while.
   run.filter = [](const Event& event) {

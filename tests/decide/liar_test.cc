@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -72,7 +72,7 @@ struct Scene {
 };
 void PrintTo(const Scene& scene, std::ostream* out) { *out << scene.name; }
 
-SimulatedRun played(const Scene& scene, Truth truth, Policy policy = story_policy()) {
+SimulatedRun played(const Scene& scene, Truth truth, Policy policy = scenario_policy()) {
   truth.verifiers = scene.verifiers;
   truth.trainer_replays = scene.trainer;
   truth.equal_fingerprints = scene.equal_fingerprints;
@@ -299,7 +299,7 @@ TEST(LiarTest, WindowsThatANamedLiarMeasuredAreMeasuredAgain) {
   Truth truth;
   truth.verifiers = kThree;
   truth.replays_per_step_percent = 100;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.lie = [](ReplayFinished& answer) {
     if (answer.verifier == "v2:2") off_by(-0.5)(answer);
   };
@@ -351,7 +351,7 @@ TEST(LiarTest, AScaleThatGrowsIsSaid) {
   scene.lie = [turn](ReplayFinished& answer) {
     if (answer.purpose == "shadow") off_by((*turn)++ % 2 == 0 ? 0.12 : -0.12)(answer);
   };
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   const SimulatedRun run = played(scene, Truth(), policy);
   const auto said = run.decisions("instrument");
   EXPECT_FALSE(said.empty());

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "controller/decide/decide.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -39,7 +39,7 @@ double replay_seconds(const SimulatedRun& run) {
 }
 
 TEST(NetSpeedupTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
-  SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 460)), story_policy());
+  SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 460)), scenario_policy());
   run.start();
   run.train_until(1000);
   run.end();
@@ -63,7 +63,7 @@ TEST(NetSpeedupTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
 }
 
 TEST(NetSpeedupTest, ASwitchIsTheTimeWithoutStepsBetweenTheLastStepAndTheFirst) {
-  SimulatedRun run(fast(Truth()), story_policy());
+  SimulatedRun run(fast(Truth()), scenario_policy());
   run.start();
   run.train_until(95);
   const double last = run.times.back();
@@ -89,7 +89,7 @@ TEST(NetSpeedupTest, AChangeOfPlanWithoutARollbackIsASwitchToo) {
 }
 
 TEST(NetSpeedupTest, ACrashIsNeitherPaidNorASwitch) {
-  SimulatedRun run(fast(Truth()), story_policy());
+  SimulatedRun run(fast(Truth()), scenario_policy());
   run.start();
   run.train_until(95);
   run.restart_from(60);
@@ -103,7 +103,7 @@ TEST(NetSpeedupTest, ACrashIsNeitherPaidNorASwitch) {
 }
 
 TEST(NetSpeedupTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
-  SimulatedRun run(fast(Truth()), story_policy());
+  SimulatedRun run(fast(Truth()), scenario_policy());
   run.filter = [](const Event&) { return true; };
   run.start();
   run.feed(StepReported{1, 1, 1, 3.0, 1.0, 1.0});
@@ -114,7 +114,7 @@ TEST(NetSpeedupTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
 }
 
 TEST(NetSpeedupTest, SpareDevicesArePaidWhileTheyWait) {
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   policy.economics.spare_fraction = 0.25;
   policy.window.every = 80;
   SimulatedRun run(fast(Truth()), policy);
@@ -129,7 +129,7 @@ TEST(NetSpeedupTest, SpareDevicesArePaidWhileTheyWait) {
 }
 
 TEST(NetSpeedupTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
-  SimulatedRun run(fast(numerical_fault({kGuilty}, 1, 1000, 0.004)), story_policy());
+  SimulatedRun run(fast(numerical_fault({kGuilty}, 1, 1000, 0.004)), scenario_policy());
   run.start();
   run.train_until(100);
   EXPECT_EQ(loss_gap_now(run.state), 0) << "five windows are too few";
@@ -167,7 +167,7 @@ TEST(NetSpeedupTest, AGapWithinTwiceItsErrorIsNoise) {
 TEST(NetSpeedupTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
   Truth truth = fast(Truth());
   truth.total_steps = 10'000;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(5000);
   const std::vector<CostPoint>& points = run.state.money.points;
@@ -183,7 +183,7 @@ TEST(NetSpeedupTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
 }
 
 TEST(NetSpeedupTest, TheBestCadenceStandsBesideTheOneInForce) {
-  SimulatedRun run(fast(Truth()), story_policy());
+  SimulatedRun run(fast(Truth()), scenario_policy());
   run.start();
   run.train_until(400);
   run.drain();
@@ -205,7 +205,7 @@ TEST(NetSpeedupTest, TheBestCadenceStandsBesideTheOneInForce) {
 TEST(NetSpeedupTest, ASlowerFp8IsNotCalledFaster) {
   Truth truth = fast(Truth());
   truth.bf16_step_seconds = 0.5;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(100);
   run.drain();
@@ -215,7 +215,7 @@ TEST(NetSpeedupTest, ASlowerFp8IsNotCalledFaster) {
 }
 
 TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
-  SimulatedRun run(fast(Truth()), story_policy());
+  SimulatedRun run(fast(Truth()), scenario_policy());
   run.start();
   boost::json::value none =
       boost::json::parse(net_speedup_to_json(net_speedup_report(run.state, run.policy)));

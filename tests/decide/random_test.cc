@@ -7,7 +7,7 @@
 #include <random>
 
 #include "tests/decide/invariants.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 #include "tests/support/words.h"
 
 namespace gnomon::decide {
@@ -157,7 +157,7 @@ class EventGenerator {
 class RandomEvents : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomEvents, NeverBreakAnInvariant) {
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   if (GetParam() % 4 == 1) policy.mode = Mode::kObserve;
   if (GetParam() % 4 == 2) policy.ladder.from = "here";
   if (GetParam() % 4 == 3) policy.attribution.parallel = 4;

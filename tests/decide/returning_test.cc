@@ -6,7 +6,7 @@
 #include <set>
 
 #include "controller/decide/gap_noise.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -307,7 +307,7 @@ TEST(ReturningTest, AWindowThatIsTrainedAgainCountsOnce) {
 TEST(ReturningTest, AProbeThatWasOrderedBeforeAnotherOneFailedIsNotCounted) {
   Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
   truth.total_steps = 3000;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   std::vector<ReplayFinished> kept;
   bool keeps = true;
   run.filter = [&](const Event& event) {
@@ -346,7 +346,7 @@ TEST(ReturningTest, ARunThatIsOnlyWatchedDoesNotStopItsTrainerForProbes) {
   truth.total_steps = 3000;
   truth.verifiers = {"v1:1"};
   truth.trainer_confirms = true;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   while (run.step < 1000 && !run.state.containment) run.advance();
   run.advance();
@@ -361,7 +361,7 @@ TEST(ReturningTest, AnswersOfTheTrainerWithoutALossAreNotAskedForEver) {
   truth.total_steps = 3000;
   truth.verifiers = {"v1:1"};
   truth.trainer_confirms = true;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.lie = [](ReplayFinished& answer) {
     if (is_probe(answer) && answer.on_trainer) answer.run_end_loss_bf16.reset();
   };
@@ -419,7 +419,7 @@ TEST(ReturningTest, AsManyProbesAsThePolicyWantsMayPass) {
 TEST(ReturningTest, ProbesThatNobodyCanJudgeAreTriedMoreSeldomAndThatIsSaid) {
   Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
   truth.total_steps = 3000;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.lie = [](ReplayFinished& answer) {
     if (is_probe(answer)) answer.run_end_loss_bf16.reset();
   };
@@ -431,7 +431,7 @@ TEST(ReturningTest, ProbesThatNobodyCanJudgeAreTriedMoreSeldomAndThatIsSaid) {
 
 TEST(ReturningTest, AToleranceMadeStricterCountsForProbesToo) {
   Truth truth = milder(0.2);
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   while (run.step < 1000 && !run.state.containment) run.advance();
   run.policy.detector.tolerance_percent = 0.05;

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "controller/decide/decide.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 
@@ -306,13 +306,13 @@ TEST_F(RunVerdictTest, ARefusedDirectiveCountsUntilOneIsApplied) {
 }
 
 // A fault that is caught, contained and recovered from, by the simulator.
-TEST(RunVerdictStory, HarmIsInvestigatedThenContained) {
-  SimulatedRun run(numerical_fault({kGuilty}, 400, 1'000'000), story_policy());
+TEST(RunVerdictScenario, HarmIsInvestigatedThenContained) {
+  SimulatedRun run(numerical_fault({kGuilty}, 400, 1'000'000), scenario_policy());
   run.start();
   std::vector<std::string> seen;
   for (int64_t step = 20; step <= 900; step += 1) {
     run.train_until(step);
-    std::string name(verdict_name(verdict_facts(run.state, story_policy()).standing.kind));
+    std::string name(verdict_name(verdict_facts(run.state, scenario_policy()).standing.kind));
     if (seen.empty() || seen.back() != name) seen.push_back(name);
   }
   EXPECT_THAT(seen, ::testing::Contains("good"));

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -194,7 +194,7 @@ int64_t hiding_place() {
   return 0;
 }
 
-TEST(SentinelStoryTest, DamageOfFourStepsBetweenTwoWindowsIsFound) {
+TEST(SentinelScenarioTest, DamageOfFourStepsBetweenTwoWindowsIsFound) {
   const int64_t from = hiding_place();
   SimulatedRun run(hidden_fault(from, 4, 0.7), sparse());
   run.start();
@@ -211,7 +211,7 @@ TEST(SentinelStoryTest, DamageOfFourStepsBetweenTwoWindowsIsFound) {
   EXPECT_FALSE(run.decisions("action").empty());
 }
 
-TEST(SentinelStoryTest, AHealthyRunPaysNothingForThem) {
+TEST(SentinelScenarioTest, AHealthyRunPaysNothingForThem) {
   SimulatedRun run(hidden_fault(39'000, 1, 0), sparse());
   run.start();
   run.train_until(20'000);
@@ -220,7 +220,7 @@ TEST(SentinelStoryTest, AHealthyRunPaysNothingForThem) {
 
 // A level of the loss that every precision shares: each call orders a window, and no more than one
 // in the distance of two windows.
-TEST(SentinelStoryTest, CallsThatFindNothingAreBounded) {
+TEST(SentinelScenarioTest, CallsThatFindNothingAreBounded) {
   Truth truth = hidden_fault(39'000, 1, 0);
   truth.level = [](int64_t step) { return step % 1500 > 1300 ? 1.03 : 1.0; };
   SimulatedRun run(truth, sparse());
@@ -241,9 +241,9 @@ TEST(SentinelStoryTest, CallsThatFindNothingAreBounded) {
 }
 
 // Windows that touch each other leave no step for a sentinel to order one over.
-TEST(SentinelStoryTest, WhereEveryStepIsReplayedNothingIsOrdered) {
+TEST(SentinelScenarioTest, WhereEveryStepIsReplayedNothingIsOrdered) {
   Truth truth = numerical_fault({kGuilty}, 503, 507, 0.7);
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(900);
   EXPECT_TRUE(run.decisions("sentinel").empty());

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "controller/decide/window_lengths.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "protocol/json.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -23,7 +23,7 @@ using ::testing::UnorderedElementsAre;
 class TransitionTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    policy_ = story_policy();
+    policy_ = scenario_policy();
     policy_.instrument.every = 0;
     policy_.triage.pairs = 0;
     policy_.attribution.scores = false;
@@ -523,7 +523,7 @@ TEST_F(TransitionTest, AfterTheRunsEndWindowsAreJudgedAndNothingIsOrdered) {
 }
 
 TEST_F(TransitionTest, AWindowWithAGenericSpikeInItIsNotHeldAgainstFp8) {
-  SimulatedRun run(spike(333, 3.0), story_policy());
+  SimulatedRun run(spike(333, 3.0), scenario_policy());
   run.start();
   run.train_until(339);
   run.drain();

@@ -129,7 +129,7 @@ class World {
             "the policy is not a valid one");
   }
 
-  void tell() {
+  void run() {
     if (!choose_.one_in(16)) {
       handle(registration());
       handle(AttemptStarted{1, 0, "start", 1, "host"});
@@ -424,7 +424,7 @@ class World {
 
 void run_decide(std::span<const uint8_t> input) {
   Choices choose(input);
-  World(choose).tell();
+  World(choose).run();
 }
 
 }  // namespace gnomon::fuzz

@@ -128,12 +128,12 @@ class Driver {
     const uint64_t last = asked_.seconds > 0 ? UINT64_MAX : target_.mutations;
     for (inputs_ = 0; inputs_ < last && (asked_.seconds == 0 || seconds() < asked_.seconds);
          ++inputs_) {
-      if (asked_.seconds > 0 && seconds() >= next_line_) tell();
+      if (asked_.seconds > 0 && seconds() >= next_line_) print_progress();
       give(input(inputs_));
     }
     if (asked_.seconds == 0) return;
     ::alarm(0);
-    tell();
+    print_progress();
     if (!asked_.kept.empty()) std::filesystem::remove(kept());
   }
 
@@ -157,7 +157,7 @@ class Driver {
     run(target_, made);
   }
 
-  void tell() {
+  void print_progress() {
     std::printf("%s: %llu inputs in %.0f s\n", std::string(target_.name).c_str(),
                 static_cast<unsigned long long>(inputs_), seconds());
     std::fflush(stdout);

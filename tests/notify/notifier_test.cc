@@ -50,7 +50,7 @@ class NotifierTest : public LedgerTest {
         [] { return wall(); }, [this] { return wall() + set_by_; }, steady);
   }
   // Messages of a run, numbered from `first`.
-  void tell(int64_t run, int first, int last) {
+  void enqueue(int64_t run, int first, int last) {
     ledger_.write([&](LedgerTransaction& transaction) {
       for (int i = first; i <= last; ++i) {
         decide::RecordDecision decision;
@@ -97,7 +97,7 @@ TEST_F(NotifierTest, WhatIsTakenIsDeletedAndCountedAndSigned) {
   signed_one.authorization = "Bearer word";
   start({signed_one});
   EXPECT_EQ(counted("a", "delivered"), 0) << "there before the first message";
-  tell(1, 1, 3);
+  enqueue(1, 1, 3);
   ASSERT_TRUE(hook.await_taken(3));
   EXPECT_TRUE(drains());
   EXPECT_THAT(told(hook.taken()), ElementsAre("r1:1", "r1:2", "r1:3"));
@@ -120,7 +120,7 @@ TEST_F(NotifierTest, OneThatFailsIsSentAgainUnderTheSameNameAndTheNextOneWaits) 
     return before < 3 ? HttpReply{before == 1 ? 429 : 503} : HttpReply{};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 2);
+  enqueue(1, 1, 2);
   ASSERT_TRUE(hook.await_taken(2));
   EXPECT_THAT(told(hook.all()), ElementsAre("r1:1", "r1:1", "r1:1", "r1:1", "r1:2"));
   EXPECT_EQ(hook.all()[0].id(), hook.all()[3].id());
@@ -136,7 +136,7 @@ TEST_F(NotifierTest, AClockThatIsSetBackKeepsNoMessageWaiting) {
   slow.secrets = {"k"};
   slow.retry_first_seconds = slow.retry_longest_seconds = 0.5;
   start({slow});
-  tell(1, 1, 1);
+  enqueue(1, 1, 1);
   ASSERT_TRUE(eventually([&] { return number(ledger_, "SELECT max(tries) FROM outbox") == 1; }));
   set_by_ = -1800;
   ASSERT_TRUE(hook.await_taken(1));
@@ -150,8 +150,8 @@ TEST_F(NotifierTest, AMessageThatIsNeverTakenHoldsUpItsRunAlone) {
     return delivery.label("run_name") == "r1" ? HttpReply{500, "broken"} : HttpReply{};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 2);
-  tell(2, 1, 20);
+  enqueue(1, 1, 2);
+  enqueue(2, 1, 20);
   ASSERT_TRUE(hook.await_taken(20));
   std::vector<std::string> wanted;
   for (int i = 1; i <= 20; ++i) wanted.push_back(fmt::format("r2:{}", i));
@@ -167,7 +167,7 @@ TEST_F(NotifierTest, OneThatIsRefusedIsDroppedAndToldInTheAudit) {
     return delivery.label("decision") == "2" ? HttpReply{400, "what is this"} : HttpReply{};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 3);
+  enqueue(1, 1, 3);
   ASSERT_TRUE(hook.await_taken(2));
   EXPECT_THAT(told(hook.all()), ElementsAre("r1:1", "r1:2", "r1:3"));
   EXPECT_TRUE(drains());
@@ -184,7 +184,7 @@ TEST_F(NotifierTest, ARedirectIsNotFollowed) {
     return HttpReply{.status = 307, .headers = {{"Location", other.url()}}};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 1);
+  enqueue(1, 1, 1);
   EXPECT_TRUE(drains());
   EXPECT_THAT(other.all(), IsEmpty());
   EXPECT_TRUE(eventually([&] { return counted("a", "dropped") == 1; }));
@@ -202,9 +202,9 @@ TEST_F(NotifierTest, AReceiverThatAsksForTimeIsLeftAlone) {
     return HttpReply{.status = 503, .headers = {{"Retry-After", "1"}}};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 1);
+  enqueue(1, 1, 1);
   ASSERT_TRUE(eventually([&] { return !hook.all().empty(); }));
-  tell(2, 1, 1);  // another run does not come earlier
+  enqueue(2, 1, 1);  // another run does not come earlier
   ASSERT_TRUE(hook.await_taken(2));
   EXPECT_GE(came - asked, 1.0);
 }
@@ -218,7 +218,7 @@ TEST_F(NotifierTest, AReceiverThatHangsHoldsUpNobodyElseAndEndsByItsTime) {
   Receiver slow = receiver("slow", hanging.url());
   slow.timeout_seconds = 0.5;
   start({slow, receiver("good", good.url())});
-  tell(1, 1, 3);
+  enqueue(1, 1, 3);
   EXPECT_TRUE(good.await_taken(3));
   ASSERT_TRUE(eventually([&] { return hanging.all().size() >= 2; })) << "again after its time";
   EXPECT_TRUE(eventually(
@@ -232,8 +232,8 @@ TEST_F(NotifierTest, WhoIsAwayIsToldWhenHeIsBack) {
   WebhookReceiver hook;
   hook.server().stop();
   start({receiver("a", hook.url())});
-  tell(1, 1, 2);
-  tell(2, 1, 2);
+  enqueue(1, 1, 2);
+  enqueue(2, 1, 2);
   EXPECT_TRUE(eventually([&] {
     return number(ledger_, "SELECT count(*) FROM outbox WHERE tries > 0 AND last_error <> ''") > 0;
   }));
@@ -251,7 +251,7 @@ TEST_F(NotifierTest, ManyRunsAreToldInTheirOrderUnderFailures) {
   eager.retry_first_seconds = eager.retry_longest_seconds = 0.01;
   start({eager});
   for (int i = 1; i <= 10; ++i) {
-    for (int64_t run = 1; run <= 6; ++run) tell(run, i, i);
+    for (int64_t run = 1; run <= 6; ++run) enqueue(run, i, i);
   }
   ASSERT_TRUE(hook.await_taken(60));
   for (int64_t run = 1; run <= 6; ++run) {
@@ -266,7 +266,7 @@ TEST_F(NotifierTest, WhatWaitsTooLongIsGivenUp) {
   Receiver away = receiver("a", "http://127.0.0.1:1/");
   away.give_up_hours = 0.5 / 3600;
   start({away});
-  tell(1, 1, 5);
+  enqueue(1, 1, 5);
   EXPECT_TRUE(drains());
   EXPECT_EQ(number(ledger_,
                    "SELECT count(*) FROM audit WHERE what = 'notifications_dropped' AND "
@@ -280,12 +280,12 @@ TEST_F(NotifierTest, OtherReceiversAndKeysAreTakenWhileItRuns) {
   Receiver a = receiver("a", first.url());
   a.secrets = {"old"};
   start({a});
-  tell(1, 1, 1);
+  enqueue(1, 1, 1);
   ASSERT_TRUE(first.await_taken(1));
   a.secrets = {"new", "old"};
   notifier_->configure({{a, receiver("b", second.url())}, ""});
   ASSERT_TRUE(eventually([&] { return counted("b", "delivered") == 0; }));
-  tell(1, 2, 2);
+  enqueue(1, 2, 2);
   ASSERT_TRUE(first.await_taken(2) && second.await_taken(1));
   EXPECT_THAT(told(second.taken()), ElementsAre("r1:2"));
   const test::HttpRequest request = first.taken()[1].request;
@@ -293,7 +293,7 @@ TEST_F(NotifierTest, OtherReceiversAndKeysAreTakenWhileItRuns) {
   EXPECT_EQ(given, signature(request.body, std::stoll(given.substr(2)), {"new", "old"}));
   notifier_->configure({{receiver("b", second.url())}, ""});
   ASSERT_TRUE(eventually([&] { return counted("a", "delivered") == -1; })) << "its series go";
-  tell(1, 3, 3);
+  enqueue(1, 3, 3);
   ASSERT_TRUE(second.await_taken(2));
   EXPECT_EQ(first.all().size(), 2u);
 }
@@ -304,7 +304,7 @@ TEST_F(NotifierTest, AfterAFailureAReloadTriesAtOnce) {
   Receiver patient = receiver("a", hook.url());
   patient.retry_first_seconds = patient.retry_longest_seconds = 600;
   start({patient});
-  tell(1, 1, 1);
+  enqueue(1, 1, 1);
   ASSERT_TRUE(eventually([&] { return number(ledger_, "SELECT max(tries) FROM outbox") == 1; }));
   notifier_->configure({{patient}, ""});
   EXPECT_TRUE(hook.await_taken(1));
@@ -316,7 +316,7 @@ TEST_F(NotifierTest, ItEndsAtOnceAlthoughAReceiverHangsAndTheNextOneGoesOn) {
     return HttpReply{};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 2);
+  enqueue(1, 1, 2);
   ASSERT_TRUE(eventually([&] { return hook.all().size() == 1; }));
   const double began = steady();
   notifier_.reset();
@@ -333,7 +333,7 @@ TEST_F(NotifierTest, AnEndlessAnswerIsAnAnswer) {
     return HttpReply{200, std::string(8 << 20, 'x')};
   });
   start({receiver("a", hook.url())});
-  tell(1, 1, 2);
+  enqueue(1, 1, 2);
   EXPECT_TRUE(drains());
   EXPECT_EQ(hook.all().size(), 2u);
 }

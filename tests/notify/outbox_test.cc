@@ -43,7 +43,7 @@ class OutboxTest : public LedgerTest {
     made.url = "http://127.0.0.1:1/";
     return made;
   }
-  void tell(const std::vector<Receiver>& receivers) {
+  void set_receivers(const std::vector<Receiver>& receivers) {
     ledger_.write([&](LedgerTransaction& transaction) {
       outbox_->set_receivers(transaction, receivers, 1e9 + clock_);
     });
@@ -111,7 +111,7 @@ TEST_F(OutboxTest, WithoutReceiversNothingIsWritten) {
 TEST_F(OutboxTest, EachReceiverIsToldWhatItWantsInOrder) {
   Receiver few = receiver("few");
   few.kinds = {"checkpoint_failed"};
-  tell({receiver("all"), few});
+  set_receivers({receiver("all"), few});
   begin();
   write_notice(1);
   write_notice(1);  // the very same one
@@ -123,7 +123,7 @@ TEST_F(OutboxTest, EachReceiverIsToldWhatItWantsInOrder) {
 }
 
 TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   ASSERT_EQ(number(ledger_, "SELECT count(*) FROM outbox"), 1);
   int woken = 0;
@@ -156,12 +156,12 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
 }
 
 TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   override_run("pause");
   acknowledge(1);
   make_runs();
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   clock_ = 60;
   override_run("resume");
   acknowledge(2);
@@ -189,7 +189,7 @@ TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
 }
 
 TEST_F(OutboxTest, TheEndOfTheRunEndsWhatLastsAndIsToldLast) {
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   override_run("pause");
   acknowledge(1);
@@ -207,7 +207,7 @@ TEST_F(OutboxTest, WhenNobodyWasToldWhatLastsIsToldWithTheNextReport) {
   begin();
   override_run("pause");
   acknowledge(1);
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   EXPECT_THAT(messages(), IsEmpty()) << "nobody has kept what lasts";
   write_notice(1);
   override_run("checkpoint_now");
@@ -215,14 +215,14 @@ TEST_F(OutboxTest, WhenNobodyWasToldWhatLastsIsToldWithTheNextReport) {
 }
 
 TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   override_run("pause");
   acknowledge(1);
   Receiver deaf = receiver("deaf");
   deaf.kinds = {"attempt"};
   clock_ = 60;
-  tell({receiver("a"), receiver("b"), deaf});
+  set_receivers({receiver("a"), receiver("b"), deaf});
   const auto told = [&] {
     std::vector<std::string> lines;
     for (const std::string& line : messages()) {
@@ -236,15 +236,15 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
                    "WHERE kind = 'paused'"),
             1)
       << "it began when it began";
-  tell({receiver("a"), receiver("b"), deaf});
+  set_receivers({receiver("a"), receiver("b"), deaf});
   make_runs();
-  tell({receiver("a"), receiver("b"), deaf});
+  set_receivers({receiver("a"), receiver("b"), deaf});
   EXPECT_THAT(told(), ElementsAre("b paused")) << "once, also after a restart";
   deaf.kinds = {"paused"};
-  tell({receiver("a"), deaf, receiver("b")});
+  set_receivers({receiver("a"), deaf, receiver("b")});
   EXPECT_THAT(told(), ElementsAre("b paused", "deaf paused")) << "who wants more hears it too";
-  tell({receiver("a"), deaf});
-  tell({receiver("a"), receiver("b"), deaf});
+  set_receivers({receiver("a"), deaf});
+  set_receivers({receiver("a"), receiver("b"), deaf});
   EXPECT_THAT(told(), ElementsAre("deaf paused", "b paused")) << "who was removed is another one";
   ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
@@ -257,16 +257,16 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
 
 TEST_F(OutboxTest, WhoWantsLessByNowStillHearsTheEndOfWhatItWasTold) {
   Receiver narrowed = receiver("a");
-  tell({narrowed});
+  set_receivers({narrowed});
   begin();
   override_run("pause");
   acknowledge(1);
   narrowed.kinds = {"ended"};
-  tell({narrowed});
+  set_receivers({narrowed});
   override_run("resume");
   acknowledge(2);
   narrowed.kinds = {"*"};
-  tell({narrowed});
+  set_receivers({narrowed});
   override_run("pause");
   acknowledge(3);
   std::vector<std::string> told = messages();
@@ -275,7 +275,7 @@ TEST_F(OutboxTest, WhoWantsLessByNowStillHearsTheEndOfWhatItWasTold) {
 }
 
 TEST_F(OutboxTest, WhoIsAddedInAWriteThatIsUndoneIsNotToldYet) {
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   override_run("pause");
   acknowledge(1);
@@ -287,14 +287,14 @@ TEST_F(OutboxTest, WhoIsAddedInAWriteThatIsUndoneIsNotToldYet) {
   write_notice(1);
   EXPECT_THAT(messages(),
               ElementsAre("a attempt", "a override", "a paused", "a checkpoint_failed"));
-  tell({receiver("a"), receiver("b")});
+  set_receivers({receiver("a"), receiver("b")});
   EXPECT_THAT(messages(), ::testing::Contains("b paused"));
 }
 
 TEST_F(OutboxTest, WhoIsRemovedLosesWhatWaitsAndTheAuditSaysSo) {
-  tell({receiver("a"), receiver("b")});
+  set_receivers({receiver("a"), receiver("b")});
   begin();
-  tell({receiver("b")});
+  set_receivers({receiver("b")});
   EXPECT_THAT(messages(), ElementsAre("b attempt"));
   EXPECT_EQ(number(ledger_,
                    "SELECT count(*) FROM audit WHERE what = 'notifications_dropped' AND "
@@ -303,14 +303,14 @@ TEST_F(OutboxTest, WhoIsRemovedLosesWhatWaitsAndTheAuditSaysSo) {
   override_run("pause");
   acknowledge(1);
   ASSERT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 1);
-  tell({});
+  set_receivers({});
   EXPECT_THAT(messages(), IsEmpty());
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 0);
 }
 
 TEST_F(OutboxTest, BeyondTheBoundTheOldestGoWithOneRowOfTheAuditForMany) {
   make_runs(250);
-  tell({receiver("a")});
+  set_receivers({receiver("a")});
   begin();
   ledger_.write([&](LedgerTransaction& transaction) {
     for (int i = 1; i <= 300; ++i) notice(transaction, i);
@@ -324,7 +324,7 @@ TEST_F(OutboxTest, BeyondTheBoundTheOldestGoWithOneRowOfTheAuditForMany) {
 
 TEST_F(OutboxTest, WhatTheDaemonNoticesItselfIsToldToo) {
   begin();
-  tell({receiver("all")});
+  set_receivers({receiver("all")});
   ledger_.write([&](LedgerTransaction& transaction) {
     add_own_notice({*runs_, transaction}, run_, "no_verifier_fits", "1 replay waits");
     add_own_notice({*runs_, transaction}, run_, "ecc_errors", "3 errors");

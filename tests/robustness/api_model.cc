@@ -13,9 +13,9 @@ int64_t ApiRun::newest_step() const {
 }
 
 void ApiRun::forget() {
-  const RunStory kept = story;
+  const RunScenario kept = scenario;
   *this = ApiRun();
-  story = kept;
+  scenario = kept;
 }
 
 ApiRun* ApiModel::run_of(int64_t id) {

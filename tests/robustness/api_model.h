@@ -12,7 +12,7 @@
 
 #include "protocol/records.h"
 #include "tests/robustness/record.h"
-#include "tests/robustness/story.h"
+#include "tests/robustness/scenario.h"
 
 namespace gnomon::robustness {
 
@@ -29,7 +29,7 @@ class BrokenRule : public std::runtime_error {
 };
 
 struct ApiRun {
-  RunStory story;
+  RunScenario scenario;
   int64_t id = 0;  // 0: not registered, or deleted since
   std::string life;
   bool life_is_known = true;  // false: it is read anew from the next answer

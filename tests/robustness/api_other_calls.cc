@@ -81,7 +81,7 @@ void ApiPlayer::complete(Draw& draw) {
   }
   const auto end = run->steps.find({task.attempt, task.start_step + task.steps});
   ReplayResult result =
-      result_of(run->story, task, end == run->steps.end() ? 1 : end->second.plan_version);
+      result_of(run->scenario, task, end == run->steps.end() ? 1 : end->second.plan_version);
   result.token = held.lease.token;
   const std::string body = to_json(result);
   const HttpResponse response = ask(held.principal, "POST", target, body);
@@ -101,7 +101,7 @@ void ApiPlayer::complete_badly(Draw& draw) {
   ApiRun* run = model_.run_of(run_id_of(held.lease.task.run));
   if (run == nullptr) return;
   const std::string target = lease_path(held.lease.lease, "complete");
-  ReplayResult result = result_of(run->story, held.lease.task, 1);
+  ReplayResult result = result_of(run->scenario, held.lease.task, 1);
   result.token = held.lease.token;
   std::string principal = held.principal;
   const int64_t how = draw.between(0, 6);
@@ -224,7 +224,7 @@ void ApiPlayer::read_anything(Draw& draw) {
                                                      "/v1/runs?limit=1",
                                                      "/v1/notifications",
                                                      "/v1/runs?state=live",
-                                                     "/v1/runs?name=story-1"};
+                                                     "/v1/runs?name=scenario-1"};
   static const std::array<std::string, 10> kQuestions = {
       "",           "?limit=1", "?limit=0",        "?from=-1",     "?from=9223372036854775807",
       "?after=1.1", "?what=1",  "?every=7&from=3", "?attempt=999", "?from=99999999999999999999"};
@@ -276,10 +276,11 @@ void ApiPlayer::damaged_body(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
   const int64_t attempt = std::max<int64_t>(run.newest_attempt(), 1);
   const std::array<std::tuple<std::string, std::string, std::string>, 6> bodies = {{
-      {"trainer", "/v1/runs", to_json(registration_of(run.story))},
-      {"trainer", run.path() + "/steps", to_json(StepBatch{{step_of(run.story, attempt, 1, 1)}})},
-      {"trainer", run.path() + "/checkpoints", to_json(checkpoint_of(run.story, attempt, 1, 1))},
-      {"trainer", run.path() + "/finished", to_json(finish_of(run.story, "stopped", 1))},
+      {"trainer", "/v1/runs", to_json(registration_of(run.scenario))},
+      {"trainer", run.path() + "/steps",
+       to_json(StepBatch{{step_of(run.scenario, attempt, 1, 1)}})},
+      {"trainer", run.path() + "/checkpoints", to_json(checkpoint_of(run.scenario, attempt, 1, 1))},
+      {"trainer", run.path() + "/finished", to_json(finish_of(run.scenario, "stopped", 1))},
       {"operator", run.path() + "/overrides", to_json(OverrideRequest{})},
       {"first", "/v1/leases/1/complete", to_json(ReplayResult{})},
   }};

@@ -40,11 +40,11 @@ ApiPlayer::ApiPlayer(uint64_t seed) : seed_(seed), with_tokens_(seed % 3 != 0) {
   Draw draw(seed, 1);
   for (int number = 0; number < kRuns; ++number) {
     ApiRun run;
-    run.story.seed = seed;
-    run.story.number = number;
-    run.story.steps = 1000;
-    if (draw.chance(0.5)) run.story.gap_from = draw.between(5, 60);
-    if (draw.chance(0.3)) run.story.blow_up_at = draw.between(1, 60);
+    run.scenario.seed = seed;
+    run.scenario.number = number;
+    run.scenario.steps = 1000;
+    if (draw.chance(0.5)) run.scenario.gap_from = draw.between(5, 60);
+    if (draw.chance(0.3)) run.scenario.blow_up_at = draw.between(1, 60);
     model_.runs.push_back(run);
   }
   std::string config = "[backup]\nfolder = \"backups\"\nkeep = 3\n";
@@ -312,7 +312,7 @@ void ApiPlayer::check_replays() {
   for (const ApiRun& run : model_.runs) {
     if (!run.registered() || run.policy_changed) continue;
     RunRecord record;
-    record.story = run.story;
+    record.scenario = run.scenario;
     record.id = run.id;
     Findings findings;
     check_core(daemon_->ledger().string(), record, findings);

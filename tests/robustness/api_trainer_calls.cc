@@ -37,7 +37,7 @@ std::string strange_text(Draw& draw) {
 
 void ApiPlayer::register_run(ApiRun& run) {
   const HttpResponse response =
-      must(200, "trainer", "POST", "/v1/runs", to_json(registration_of(run.story)));
+      must(200, "trainer", "POST", "/v1/runs", to_json(registration_of(run.scenario)));
   const int64_t id = run_id_of(from_json<RunRegistered>(response.body).run);
   if (run.registered() && run.id != id) {
     broken("a run is registered once", fmt::format("run-{} was registered as run-{}", run.id, id));
@@ -49,7 +49,7 @@ void ApiPlayer::register_run(ApiRun& run) {
 void ApiPlayer::register_otherwise(Draw& draw) {
   ApiRun& run = drawn_run(draw);
   if (!run.registered() || draw.chance(0.4)) return register_run(run);
-  RunRegistration registration = registration_of(run.story);
+  RunRegistration registration = registration_of(run.scenario);
   switch (draw.between(0, 6)) {
     case 0:
       registration.sites.emplace_back("one.more.site");
@@ -76,14 +76,14 @@ void ApiPlayer::register_otherwise(Draw& draw) {
   if (response.status != 200) return;
   const int64_t id = run_id_of(from_json<RunRegistered>(response.body).run);
   if (model_.run_of(id) == &run) return;
-  if (registration.name == run.story.name()) broken("a run is registered once", lines_.back());
+  if (registration.name == run.scenario.name()) broken("a run is registered once", lines_.back());
   // A strange name was accepted: its run stays in the list for the rest of the sequence.
   for (ApiRun& known : model_.runs) {
     if (known.id == id) return;
   }
   ApiRun other;
-  other.story = run.story;
-  other.story.number = static_cast<int>(model_.runs.size()) + 100;
+  other.scenario = run.scenario;
+  other.scenario.number = static_cast<int>(model_.runs.size()) + 100;
   other.id = id;
   other.life = "live";
   model_.runs.push_back(other);
@@ -146,16 +146,16 @@ void ApiPlayer::train(Draw& draw) {
   if (run.newest_step() > kFarAway && !begin_attempt(run, draw.between(0, 20), "restart")) return;
   const int64_t attempt = run.newest_attempt();
   if (run.newest_step() == run.attempts[attempt].base_step) {
-    send_checkpoint(run, checkpoint_of(run.story, attempt, run.newest_step(), run.plan_version));
+    send_checkpoint(run, checkpoint_of(run.scenario, attempt, run.newest_step(), run.plan_version));
   }
   const int64_t from = run.newest_step() + 1;
   const int64_t to = (from + kCheckpointEvery - 1) / kCheckpointEvery * kCheckpointEvery;
   std::vector<StepReport> steps;
   for (int64_t step = from; step <= to; ++step) {
-    steps.push_back(step_of(run.story, attempt, step, run.plan_version));
+    steps.push_back(step_of(run.scenario, attempt, step, run.plan_version));
   }
   send_steps(run, steps);
-  send_checkpoint(run, checkpoint_of(run.story, attempt, to, run.plan_version));
+  send_checkpoint(run, checkpoint_of(run.scenario, attempt, to, run.plan_version));
 }
 
 void ApiPlayer::attempts(Draw& draw) {
@@ -206,7 +206,7 @@ void ApiPlayer::steps(Draw& draw) {
   const int64_t attempt = run.newest_attempt();
   const std::string target = run.path() + "/steps";
   if (attempt == 0) {
-    must_refuse("trainer", "POST", target, to_json(StepBatch{{step_of(run.story, 1, 1, 1)}}));
+    must_refuse("trainer", "POST", target, to_json(StepBatch{{step_of(run.scenario, 1, 1, 1)}}));
     return;
   }
   if (run.newest_step() > kFarAway && !begin_attempt(run, 0, "restart")) return;
@@ -216,12 +216,12 @@ void ApiPlayer::steps(Draw& draw) {
     case 0:
     case 1:  // the next one, or a few
       for (int64_t step = newest + 1, last = newest + draw.between(1, 4); step <= last; ++step) {
-        batch.push_back(step_of(run.story, run.newest_attempt(), step, run.plan_version));
+        batch.push_back(step_of(run.scenario, run.newest_attempt(), step, run.plan_version));
       }
       return send_steps(run, batch);
     case 2:  // behind a gap
-      batch.push_back(
-          step_of(run.story, run.newest_attempt(), newest + draw.between(2, 40), run.plan_version));
+      batch.push_back(step_of(run.scenario, run.newest_attempt(), newest + draw.between(2, 40),
+                              run.plan_version));
       return send_steps(run, batch);
     case 3:  // known ones of any attempt, in any order
       for (int i = 0; i < 3 && !run.steps.empty(); ++i) {
@@ -236,7 +236,7 @@ void ApiPlayer::steps(Draw& draw) {
       std::advance(at, draw.between(0, std::ssize(run.steps) - 1));
       StepReport other = at->second;
       draw.chance(0.5) ? other.loss = 17.25 : other.grad_norm = 17.25;
-      batch.push_back(step_of(run.story, run.newest_attempt(), newest + 1, run.plan_version));
+      batch.push_back(step_of(run.scenario, run.newest_attempt(), newest + 1, run.plan_version));
       batch.push_back(other);
       must(409, "trainer", "POST", target, to_json(StepBatch{batch}));
       return;
@@ -245,7 +245,7 @@ void ApiPlayer::steps(Draw& draw) {
       const int64_t late = draw.between(1, run.newest_attempt());
       const int64_t base = run.attempts.contains(late) ? run.attempts[late].base_step : 0;
       const StepReport step =
-          step_of(run.story, late, base + draw.between(1, 30), run.plan_version);
+          step_of(run.scenario, late, base + draw.between(1, 30), run.plan_version);
       if (base > kFarAway || run.steps.contains({late, step.step})) return;
       send_steps(run, {step});
     }
@@ -256,7 +256,7 @@ void ApiPlayer::steps(Draw& draw) {
 void ApiPlayer::extreme_step(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
   if (run.attempts.empty() && !begin_attempt(run, 0, "start")) return;
-  StepReport step = step_of(run.story, run.newest_attempt(),
+  StepReport step = step_of(run.scenario, run.newest_attempt(),
                             std::min(run.newest_step(), kFarAway) + 1, run.plan_version);
   for (int64_t changes = draw.between(1, 2); changes > 0; --changes) {
     switch (draw.between(0, 9)) {
@@ -302,14 +302,14 @@ void ApiPlayer::checkpoints(Draw& draw) {
   const int64_t attempt = run.newest_attempt();
   const std::string target = run.path() + "/checkpoints";
   if (attempt == 0) {
-    must_refuse("trainer", "POST", target, to_json(checkpoint_of(run.story, 1, 0, 1)));
+    must_refuse("trainer", "POST", target, to_json(checkpoint_of(run.scenario, 1, 0, 1)));
     return;
   }
   if (!run.checkpoints.empty() && draw.chance(0.3)) {
     return send_checkpoint(run, run.checkpoints.begin()->second);
   }
   CheckpointReport report =
-      checkpoint_of(run.story, attempt, std::min(run.newest_step(), kFarAway), run.plan_version);
+      checkpoint_of(run.scenario, attempt, std::min(run.newest_step(), kFarAway), run.plan_version);
   const bool known = run.checkpoints.contains({report.attempt, report.step});
   switch (draw.between(0, 5)) {
     case 0:
@@ -342,7 +342,7 @@ void ApiPlayer::finished(Draw& draw) {
   // A completed run is over for good, which leaves little to play.
   const int64_t which = draw.between(0, 19);
   const std::string outcome = kOutcomes[which < 9 ? 0 : which < 17 ? 1 : which < 19 ? 2 : 3];
-  RunFinished report = finish_of(run.story, outcome, run.newest_step());
+  RunFinished report = finish_of(run.scenario, outcome, run.newest_step());
   const bool extreme = draw.chance(0.15);
   if (extreme) {
     report.final_loss = draw.one_of(kNumbers);
@@ -364,7 +364,7 @@ void ApiPlayer::finished(Draw& draw) {
 
 void ApiPlayer::notices(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
-  TrainerNotice notice = notice_of(run.story, std::max<int64_t>(run.newest_attempt(), 1),
+  TrainerNotice notice = notice_of(run.scenario, std::max<int64_t>(run.newest_attempt(), 1),
                                    std::min(run.newest_step(), kFarAway));
   notice.text += fmt::format(" ({})", draw.between(0, 3));
   const bool extreme = draw.chance(0.4);
@@ -399,7 +399,7 @@ void ApiPlayer::statistics(Draw& draw) {
   report.plan_version = 1;
   report.time = 1;
   StatisticsRow row;
-  row.site = draw.chance(0.2) ? "nowhere" : registration_of(run.story).sites.front();
+  row.site = draw.chance(0.2) ? "nowhere" : registration_of(run.scenario).sites.front();
   row.tensor = test::any_word(draw.chance(0.1) ? strange_text(draw) : "weight");
   row.elements = draw.chance(0.2) ? draw.one_of(kIntegers) : 64;
   for (std::optional<double>& number : row.numbers) {

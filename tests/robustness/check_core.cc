@@ -2,7 +2,7 @@
 #include <variant>
 
 #include "tests/robustness/findings.h"
-#include "tests/robustness/retell.h"
+#include "tests/robustness/replay_core.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -73,15 +73,15 @@ void compare(const RunRecord& run, const char* what, std::vector<std::string> wa
   std::set_difference(wanted.begin(), wanted.end(), recorded.begin(), recorded.end(),
                       std::back_inserter(only));
   for (const std::string& line : only) {
-    findings.add("{}: the core, told again, has a {} that is not on record: {}", run.story.name(),
-                 what, line);
+    findings.add("{}: the core, told again, has a {} that is not on record: {}",
+                 run.scenario.name(), what, line);
   }
   only.clear();
   std::set_difference(recorded.begin(), recorded.end(), wanted.begin(), wanted.end(),
                       std::back_inserter(only));
   for (const std::string& line : only) {
-    findings.add("{}: on record is a {} that the core, told again, has not: {}", run.story.name(),
-                 what, line);
+    findings.add("{}: on record is a {} that the core, told again, has not: {}",
+                 run.scenario.name(), what, line);
   }
 }
 
@@ -93,27 +93,28 @@ void check_core(const std::string& ledger, const RunRecord& run, Findings& findi
   const auto row =
       std::find_if(rows.begin(), rows.end(), [&](const auto& one) { return one.id == run.id; });
   if (row == rows.end()) {
-    findings.add("{}: was registered and is not on record", run.story.name());
+    findings.add("{}: was registered and is not on record", run.scenario.name());
     return;
   }
   const decide::Policy policy = decide::Policy::parse(row->policy);
   const auto saved = view.decision_state(run.id);
   Wanted wanted;
   int64_t next = 1;
-  retell(
+  replay_core(
       view, ledger, run.id, policy, [&](const auto& event, const auto& state, const auto& effects) {
         if (event.seq != next) {
-          findings.add("{}: event {} follows event {}", run.story.name(), event.seq, next - 1);
+          findings.add("{}: event {} follows event {}", run.scenario.name(), event.seq, next - 1);
         }
         next = event.seq + 1;
         for (const decide::Effect& effect : effects) wanted.add(effect, event.seq);
         if (saved && saved->seq == event.seq && saved->json != decide::state_to_json(state)) {
           findings.add("{}: the state written down after event {} is not what the events lead to",
-                       run.story.name(), event.seq);
+                       run.scenario.name(), event.seq);
         }
       });
   if (!saved || saved->seq >= next) {
-    findings.add("{}: the state written down is of an event that is not there", run.story.name());
+    findings.add("{}: the state written down is of an event that is not there",
+                 run.scenario.name());
   }
   const Wanted recorded = on_record(view, run.id);
   compare(run, "decision", wanted.decisions, recorded.decisions, findings);

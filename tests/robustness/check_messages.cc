@@ -8,7 +8,7 @@
 #include "controller/notify/body.h"
 #include "controller/notify/receiver.h"
 #include "tests/robustness/findings.h"
-#include "tests/robustness/retell.h"
+#include "tests/robustness/replay_core.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -191,7 +191,7 @@ void check_signatures(const Hook& hook, Findings& findings) {
 
 void check_messages(SQLite::Database& ledger, const std::string& path, const RunRecord& run,
                     const Hook& hook, bool late_copies, Findings& findings) {
-  const std::string who = fmt::format("{} to {}", run.story.name(), hook.name());
+  const std::string who = fmt::format("{} to {}", run.scenario.name(), hook.name());
   const cli::LedgerView view(path);
   const std::vector<RunRow> rows = view.runs();
   const auto row = std::ranges::find(rows, run.id, &RunRow::id);
@@ -200,10 +200,10 @@ void check_messages(SQLite::Database& ledger, const std::string& path, const Run
   notify::Receiver receiver;
   receiver.minimum_severity = hook.minimum_severity();
   Due due(*row, policy, receiver);
-  retell(view, path, run.id, policy,
-         [&](const auto& event, const auto& state, const auto& effects) {
-           due.handle(event, state, effects);
-         });
+  replay_core(view, path, run.id, policy,
+              [&](const auto& event, const auto& state, const auto& effects) {
+                due.handle(event, state, effects);
+              });
   const std::vector<Delivered> came =
       order_of_arrivals(who, fmt::format("run-{}", run.id), hook, late_copies, findings);
   std::vector<std::string> events_due, events_came, places_came;

@@ -11,7 +11,7 @@ void none_of(SQLite::Database& ledger, const RunRecord& run, const char* sql, co
   SQLite::Statement rows(ledger, sql);
   rows.bind(1, run.id);
   while (rows.executeStep()) {
-    findings.add("{}: {}: {}", run.story.name(), what, rows.getColumn(0).getString());
+    findings.add("{}: {}: {}", run.scenario.name(), what, rows.getColumn(0).getString());
   }
 }
 
@@ -57,7 +57,7 @@ void check_results(SQLite::Database& ledger, const RunRecord& run, Findings& fin
     const auto found = there.find(replay);
     if (found == there.end() || found->second != accepted.first) {
       findings.add("{}: the result of replay {} with token {} was accepted; on record is {}",
-                   run.story.name(), replay, accepted.first,
+                   run.scenario.name(), replay, accepted.first,
                    found == there.end() ? "none" : fmt::format("token {}", found->second));
     }
   }
@@ -73,34 +73,36 @@ void check_directives(SQLite::Database& ledger, const RunRecord& run, Findings& 
   while (rows.executeStep()) {
     const int64_t number = rows.getColumn(0).getInt64();
     there.insert(number);
-    if (number != next) findings.add("{}: directive {} follows {}", run.story.name(), number, next);
+    if (number != next)
+      findings.add("{}: directive {} follows {}", run.scenario.name(), number, next);
     next = number + 1;
     const std::string state = rows.getColumn(4).getString();
     const auto applied = run.applied.find(number);
     if (applied != run.applied.end() && applied->second == Fate::kAcknowledged &&
         state != "applied") {
-      findings.add("{}: directive {} was acknowledged as applied and is {}", run.story.name(),
+      findings.add("{}: directive {} was acknowledged as applied and is {}", run.scenario.name(),
                    number, state);
     }
     if (applied == run.applied.end() && state == "applied") {
-      findings.add("{}: directive {} is applied, its trainer knows nothing of it", run.story.name(),
-                   number);
+      findings.add("{}: directive {} is applied, its trainer knows nothing of it",
+                   run.scenario.name(), number);
     }
     if (!run.finished.empty() && state != "applied" && state != "expired") {
-      findings.add("{}: the run has ended and directive {} is {}", run.story.name(), number, state);
+      findings.add("{}: the run has ended and directive {} is {}", run.scenario.name(), number,
+                   state);
     }
     const auto told = run.told.find(number);
     if (told != run.told.end() && (told->second.kind != rows.getColumn(1).getString() ||
                                    told->second.plan != rows.getColumn(2).getString() ||
                                    told->second.to_step != rows.getColumn(3).getInt64())) {
-      findings.add("{}: directive {} was another order when it was given", run.story.name(),
+      findings.add("{}: directive {} was another order when it was given", run.scenario.name(),
                    number);
     }
   }
   for (const auto& [number, directive] : run.told) {
     if (!there.contains(number)) {
-      findings.add("{}: directive {} ({}) was given and is not on record", run.story.name(), number,
-                   directive.kind);
+      findings.add("{}: directive {} ({}) was given and is not on record", run.scenario.name(),
+                   number, directive.kind);
     }
   }
   none_of(ledger, run,
@@ -117,12 +119,12 @@ void check_overrides(SQLite::Database& ledger, const RunRecord& run, Findings& f
     const std::string reason = rows.getColumn(0).getString();
     there.insert(reason);
     if (!run.overrides.contains(reason)) {
-      findings.add("{}: nobody asked for the override \"{}\"", run.story.name(), reason);
+      findings.add("{}: nobody asked for the override \"{}\"", run.scenario.name(), reason);
     }
   }
   for (const auto& [reason, fate] : run.overrides) {
     if (fate == Fate::kAcknowledged && !there.contains(reason)) {
-      findings.add("{}: the override \"{}\" was taken and is not on record", run.story.name(),
+      findings.add("{}: the override \"{}\" was taken and is not on record", run.scenario.name(),
                    reason);
     }
   }

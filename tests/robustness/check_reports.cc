@@ -40,23 +40,24 @@ void check_steps(SQLite::Database& ledger, const RunRecord& run, Findings& findi
     there.insert(key);
     const auto sent = run.steps.find(key);
     if (sent == run.steps.end()) continue;
-    const StepReport report = step_of(run.story, key.first, key.second, sent->second.first);
+    const StepReport report = step_of(run.scenario, key.first, key.second, sent->second.first);
     if (rows.getColumn(2).getInt64() != report.plan_version ||
         std::bit_cast<uint64_t>(rows.getColumn(3).getDouble()) !=
             std::bit_cast<uint64_t>(report.loss) ||
         rows.getColumn(4).getDouble() != report.grad_norm ||
         rows.getColumn(5).getString() != report.weights_hash) {
-      findings.add("{}: step {} of attempt {} is on record with other values", run.story.name(),
+      findings.add("{}: step {} of attempt {} is on record with other values", run.scenario.name(),
                    key.second, key.first);
     }
   }
   check_there<StepKey>(
       run.steps, there, [](const auto& sent) { return sent.second; },
       [&](const StepKey& key, const char* what) {
-        findings.add("{}: step {} of attempt {} {}", run.story.name(), key.second, key.first, what);
+        findings.add("{}: step {} of attempt {} {}", run.scenario.name(), key.second, key.first,
+                     what);
       });
   if (run.accepted_steps > std::ssize(there)) {
-    findings.add("{}: {} steps were answered as accepted, {} are on record", run.story.name(),
+    findings.add("{}: {} steps were answered as accepted, {} are on record", run.scenario.name(),
                  run.accepted_steps, there.size());
   }
 }
@@ -68,18 +69,18 @@ void check_checkpoints(SQLite::Database& ledger, const RunRecord& run, Findings&
   while (rows.executeStep()) {
     const StepKey key{rows.getColumn(0).getInt64(), rows.getColumn(1).getInt64()};
     there.insert(key);
-    const CheckpointReport report = checkpoint_of(run.story, key.first, key.second, 1);
+    const CheckpointReport report = checkpoint_of(run.scenario, key.first, key.second, 1);
     if (rows.getColumn(2).getString() != report.uri ||
         rows.getColumn(3).getString() != report.manifest_hash) {
       findings.add("{}: the checkpoint of step {} of attempt {} is on record with other values",
-                   run.story.name(), key.second, key.first);
+                   run.scenario.name(), key.second, key.first);
     }
   }
   check_there<StepKey>(
       run.checkpoints, there, [](const auto& sent) { return sent.second; },
       [&](const StepKey& key, const char* what) {
-        findings.add("{}: the checkpoint of step {} of attempt {} {}", run.story.name(), key.second,
-                     key.first, what);
+        findings.add("{}: the checkpoint of step {} of attempt {} {}", run.scenario.name(),
+                     key.second, key.first, what);
       });
 }
 
@@ -91,13 +92,13 @@ void check_notices(SQLite::Database& ledger, const RunRecord& run, Findings& fin
   while (rows.executeStep()) {
     const StepKey key{rows.getColumn(0).getInt64(), rows.getColumn(1).getInt64()};
     if (!there.insert(key).second) {
-      findings.add("{}: the notice of step {} is there twice", run.story.name(), key.second);
+      findings.add("{}: the notice of step {} is there twice", run.scenario.name(), key.second);
     }
   }
   check_there<StepKey>(
       run.notices, there, [](Fate fate) { return fate; },
       [&](const StepKey& key, const char* what) {
-        findings.add("{}: the notice of step {} {}", run.story.name(), key.second, what);
+        findings.add("{}: the notice of step {} {}", run.scenario.name(), key.second, what);
       });
 }
 
@@ -113,13 +114,13 @@ void check_attempts(SQLite::Database& ledger, const RunRecord& run, Findings& fi
     const AttemptStart& start = sent->second.first;
     if (rows.getColumn(1).getInt64() != start.base_step ||
         rows.getColumn(2).getString() != start.cause) {
-      findings.add("{}: attempt {} is on record with other values", run.story.name(), attempt);
+      findings.add("{}: attempt {} is on record with other values", run.scenario.name(), attempt);
     }
   }
   check_there<int64_t>(
       run.attempts, there, [](const auto& sent) { return sent.second; },
       [&](int64_t attempt, const char* what) {
-        findings.add("{}: attempt {} {}", run.story.name(), attempt, what);
+        findings.add("{}: attempt {} {}", run.scenario.name(), attempt, what);
       });
 }
 
@@ -127,7 +128,7 @@ void check_end(SQLite::Database& ledger, const RunRecord& run, Findings& finding
   SQLite::Statement rows = rows_of(ledger, "SELECT state FROM runs WHERE id = ?", run);
   const std::string state = rows.executeStep() ? rows.getColumn(0).getString() : "nothing";
   if (!run.finished.empty() && state != run.finished) {
-    findings.add("{}: was acknowledged as {} and is {}", run.story.name(), run.finished, state);
+    findings.add("{}: was acknowledged as {} and is {}", run.scenario.name(), run.finished, state);
   }
   SQLite::Statement totals = rows_of(
       ledger,
@@ -140,7 +141,7 @@ void check_end(SQLite::Database& ledger, const RunRecord& run, Findings& finding
   totals.executeStep();
   const int64_t summed = totals.getColumn(1).getInt64() + totals.getColumn(2).getInt64();
   if (totals.getColumn(0).getInt64() != summed) {
-    findings.add("{}: {} steps are on record, their totals count {}", run.story.name(),
+    findings.add("{}: {} steps are on record, their totals count {}", run.scenario.name(),
                  totals.getColumn(0).getInt64(), summed);
   }
 }

@@ -34,20 +34,20 @@ Fault drawn_fault(Draw& draw, bool isolated) {
   return fault == Fault::kLink && !isolated ? Fault::kNetwork : fault;
 }
 
-std::vector<RunStory> drawn_stories(uint64_t seed, Fault fault, Draw& draw) {
-  std::vector<RunStory> stories;
+std::vector<RunScenario> drawn_scenarios(uint64_t seed, Fault fault, Draw& draw) {
+  std::vector<RunScenario> scenarios;
   const int64_t count = fault == Fault::kLockstep ? 1 : draw.between(2, 4);
   for (int64_t number = 0; number < count; ++number) {
-    RunStory story;
-    story.seed = seed;
-    story.number = static_cast<int>(number);
-    story.steps = draw.between(30, fault == Fault::kLockstep ? 60 : 90);
-    if (draw.chance(0.5)) story.gap_from = draw.between(10, story.steps);
-    if (draw.chance(0.5)) story.blow_up_at = draw.between(1, story.steps);
-    story.restart_chance = draw.chance(0.5) ? 0.1 : 0;
-    stories.push_back(story);
+    RunScenario scenario;
+    scenario.seed = seed;
+    scenario.number = static_cast<int>(number);
+    scenario.steps = draw.between(30, fault == Fault::kLockstep ? 60 : 90);
+    if (draw.chance(0.5)) scenario.gap_from = draw.between(10, scenario.steps);
+    if (draw.chance(0.5)) scenario.blow_up_at = draw.between(1, scenario.steps);
+    scenario.restart_chance = draw.chance(0.5) ? 0.1 : 0;
+    scenarios.push_back(scenario);
   }
-  return stories;
+  return scenarios;
 }
 
 std::vector<std::unique_ptr<Hook>> drawn_hooks(Record& record, uint64_t seed) {
@@ -65,7 +65,7 @@ class History {
       : seed_(seed),
         fault_(fault),
         draw_(seed, 1),
-        record_(drawn_stories(seed, fault, draw_)),
+        record_(drawn_scenarios(seed, fault, draw_)),
         scene_(record_, Clock::now() + kHistoryMost),
         hooks_(drawn_hooks(record_, seed)),
         daemon_(scene_, fault, draw_, kLeaseSeconds, hooks_),
@@ -136,8 +136,8 @@ void History::start_clients() {
   } else {
     for (const RunRecord& run : record_.runs()) {
       ++scene_.trainers_running;
-      trainers_.emplace_back([this, story = run.story] {
-        Trainer(scene_, story).run();
+      trainers_.emplace_back([this, scenario = run.scenario] {
+        Trainer(scene_, scenario).run();
         --scene_.trainers_running;
       });
     }
@@ -154,7 +154,7 @@ void History::start_clients() {
 // The verifier answers all that waits before the trainer goes on: then the order of events is a
 // function of the seed.
 void History::play_in_turns() {
-  Trainer trainer(scene_, record_.runs()[0].story);
+  Trainer trainer(scene_, record_.runs()[0].scenario);
   Verifier verifier(scene_, seed_, 1, Verifier::Manners::kReliable);
   Endpoint looks(scene_, "the looker-on");
   const auto any = [&](const char* state) {
@@ -273,9 +273,9 @@ void History::wait_for_leases(Endpoint& looks) {
     return answer && answer->response.body.find("\"leased\"") != std::string::npos;
   };
   for (const RunRecord& run : record_.runs()) {
-    const int64_t id = record_.of(run.story.number, [](RunRecord& known) { return known.id; });
+    const int64_t id = record_.of(run.scenario.number, [](RunRecord& known) { return known.id; });
     if (id == 0 || test::eventually([&] { return !held(id); }, std::chrono::seconds(4))) continue;
-    record_.violation(fmt::format("{}: a lease of nobody does not end", run.story.name()));
+    record_.violation(fmt::format("{}: a lease of nobody does not end", run.scenario.name()));
   }
 }
 

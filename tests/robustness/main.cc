@@ -46,7 +46,7 @@ std::optional<Fault> fault_of(const std::string& name) {
   return std::nullopt;
 }
 
-void tell(const HistoryResult& result, uint64_t seed, const std::filesystem::path& folder) {
+void print_result(const HistoryResult& result, uint64_t seed, const std::filesystem::path& folder) {
   fmt::print("FAILED: history {} ({}):\n", seed, name_of(result.fault));
   for (size_t i = 0; i < result.violations.size() && i < 10; ++i) {
     fmt::print("  {}\n", result.violations[i]);
@@ -66,7 +66,7 @@ void play_one(const Options& options, uint64_t seed, Summary& summary) {
   for (const auto& [what, times] : result.counts) summary.counts[what] += times;
   if (!result.violations.empty()) {
     ++summary.failed;
-    tell(result, seed, folder);
+    print_result(result, seed, folder);
   }
   std::fflush(stdout);
 }

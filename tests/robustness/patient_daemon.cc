@@ -12,7 +12,7 @@
 #include <cstdlib>
 
 #include "base/files.h"
-#include "tests/robustness/story.h"
+#include "tests/robustness/scenario.h"
 
 namespace gnomon::robustness {
 namespace {

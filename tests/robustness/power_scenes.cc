@@ -16,7 +16,7 @@
 #include "storage/checkpoint_store.h"
 #include "storage/ledger_integrity.h"
 #include "tests/robustness/power_cuts.h"
-#include "tests/robustness/story.h"
+#include "tests/robustness/scenario.h"
 #include "tests/storage/checkpoint_fixture.h"
 #include "tests/support/daemon_process.h"
 
@@ -102,11 +102,12 @@ fs::path make_ledger(const fs::path& file, int64_t steps, bool killed) {
   test::DaemonProcess daemon({}, policy_text(60));
   daemon.start();
   HttpClient client = daemon.client();
-  const RunStory story{1, 1, 100};
-  client.checked("POST", "/v1/runs", to_json(registration_of(story)));
+  const RunScenario scenario{1, 1, 100};
+  client.checked("POST", "/v1/runs", to_json(registration_of(scenario)));
   client.checked("POST", "/v1/runs/run-1/attempts", to_json(AttemptStart{1, 0, "start", 1, 1.0}));
   StepBatch batch;
-  for (int64_t step = 1; step <= steps; ++step) batch.steps.push_back(step_of(story, 1, step, 1));
+  for (int64_t step = 1; step <= steps; ++step)
+    batch.steps.push_back(step_of(scenario, 1, step, 1));
   client.checked("POST", "/v1/runs/run-1/steps", to_json(batch));
   killed ? daemon.kill() : static_cast<void>(daemon.stop());
   fs::copy(daemon.ledger(), file);

@@ -2,10 +2,10 @@
 
 namespace gnomon::robustness {
 
-Record::Record(std::vector<RunStory> stories) {
-  for (RunStory& story : stories) {
+Record::Record(std::vector<RunScenario> scenarios) {
+  for (RunScenario& scenario : scenarios) {
     runs_.emplace_back();
-    runs_.back().story = std::move(story);
+    runs_.back().scenario = std::move(scenario);
   }
 }
 
@@ -32,7 +32,7 @@ std::map<std::string, int64_t> Record::counts() const {
 int Record::number_of(int64_t id) const {
   const std::lock_guard lock(mutex_);
   for (const RunRecord& run : runs_) {
-    if (run.id == id) return run.story.number;
+    if (run.id == id) return run.scenario.number;
   }
   return -1;
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "protocol/records.h"
-#include "tests/robustness/story.h"
+#include "tests/robustness/scenario.h"
 
 namespace gnomon::robustness {
 
@@ -24,7 +24,7 @@ enum class Fate {
 using StepKey = std::pair<int64_t, int64_t>;  // attempt, step
 
 struct RunRecord {
-  RunStory story;
+  RunScenario scenario;
   int64_t id = 0;  // in the ledger; 0 until the registration was answered
   std::map<int64_t, std::pair<AttemptStart, Fate>> attempts;
   std::map<StepKey, std::pair<int64_t, Fate>> steps;  // with their plan's version
@@ -41,7 +41,7 @@ struct RunRecord {
 
 class Record {
  public:
-  explicit Record(std::vector<RunStory> stories);
+  explicit Record(std::vector<RunScenario> scenarios);
 
   // What must not be. Thread-safe, like everything here.
   void violation(const std::string& what);

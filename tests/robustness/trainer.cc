@@ -17,14 +17,14 @@ bool same_order(const Directive& a, const Directive& b) {
 
 }  // namespace
 
-Trainer::Trainer(Scene& scene, const RunStory& story)
+Trainer::Trainer(Scene& scene, const RunScenario& scenario)
     : scene_(scene),
-      story_(story),
-      draw_(story.seed, 1000 + static_cast<uint64_t>(story.number)),
-      endpoint_(scene, story.name()) {}
+      scenario_(scenario),
+      draw_(scenario.seed, 1000 + static_cast<uint64_t>(scenario.number)),
+      endpoint_(scene, scenario.name()) {}
 
 void Trainer::violation(const std::string& what) {
-  scene_.record.violation(fmt::format("{}: {}", story_.name(), what));
+  scene_.record.violation(fmt::format("{}: {}", scenario_.name(), what));
 }
 
 template <typename Message>
@@ -56,14 +56,14 @@ bool Trainer::report_new(const std::string& where, const Message& message, int64
 
 bool Trainer::begin() {
   const std::optional<Endpoint::Answer> answer =
-      endpoint_.insist("POST", "/v1/runs", to_json(registration_of(story_)));
+      endpoint_.insist("POST", "/v1/runs", to_json(registration_of(scenario_)));
   if (!answer || answer->response.status != 200) {
     if (answer) violation("was not registered: " + answer->response.body);
     return false;
   }
   const std::string run = from_json<RunRegistered>(answer->response.body).run;
   const int64_t id = std::stoll(run.substr(run.find('-') + 1));
-  scene_.record.of(story_.number, [&](RunRecord& record) {
+  scene_.record.of(scenario_.number, [&](RunRecord& record) {
     if (record.id != 0 && record.id != id) violation("was registered under another id");
     record.id = id;
   });
@@ -74,7 +74,7 @@ bool Trainer::begin() {
 bool Trainer::start_attempt(int64_t base_step, const std::string& cause) {
   const AttemptStart start{attempt_ + 1, base_step, test::any_word(cause), plan_version_, 1.0};
   const auto note = [&](Fate fate) {
-    scene_.record.of(story_.number, [&](RunRecord& record) {
+    scene_.record.of(scenario_.number, [&](RunRecord& record) {
       record.attempts[start.attempt] = {start, fate};
     });
   };
@@ -89,10 +89,10 @@ bool Trainer::start_attempt(int64_t base_step, const std::string& cause) {
 bool Trainer::send_steps(int64_t to) {
   StepBatch batch;
   for (int64_t step = step_ + 1; step <= to; ++step) {
-    batch.steps.push_back(step_of(story_, attempt_, step, plan_version_));
+    batch.steps.push_back(step_of(scenario_, attempt_, step, plan_version_));
   }
   const auto note = [&](Fate fate, int64_t accepted) {
-    scene_.record.of(story_.number, [&](RunRecord& record) {
+    scene_.record.of(scenario_.number, [&](RunRecord& record) {
       for (const StepReport& step : batch.steps) {
         record.steps[{step.attempt, step.step}] = {step.plan_version, fate};
       }
@@ -108,9 +108,9 @@ bool Trainer::send_steps(int64_t to) {
 }
 
 bool Trainer::send_checkpoint() {
-  const CheckpointReport checkpoint = checkpoint_of(story_, attempt_, step_, plan_version_);
+  const CheckpointReport checkpoint = checkpoint_of(scenario_, attempt_, step_, plan_version_);
   const auto note = [&](Fate fate) {
-    scene_.record.of(story_.number, [&](RunRecord& record) {
+    scene_.record.of(scenario_.number, [&](RunRecord& record) {
       record.checkpoints[{attempt_, step_}] = {plan_version_, fate};
     });
   };
@@ -123,12 +123,12 @@ bool Trainer::send_checkpoint() {
 
 bool Trainer::send_notice() {
   const auto note = [&](Fate fate) {
-    scene_.record.of(story_.number, [&](RunRecord& record) {
+    scene_.record.of(scenario_.number, [&](RunRecord& record) {
       record.notices[{attempt_, step_}] = fate;
     });
   };
   note(Fate::kSent);
-  if (!report_new("/notices", notice_of(story_, attempt_, step_), 1)) return false;
+  if (!report_new("/notices", notice_of(scenario_, attempt_, step_), 1)) return false;
   note(Fate::kAcknowledged);
   return true;
 }
@@ -136,10 +136,10 @@ bool Trainer::send_notice() {
 // What was acknowledged is known, whatever has happened since.
 bool Trainer::ask_for_old() {
   StepBatch batch;
-  scene_.record.of(story_.number, [&](RunRecord& record) {
+  scene_.record.of(scenario_.number, [&](RunRecord& record) {
     for (const auto& [key, sent] : record.steps) {
       if (sent.second == Fate::kAcknowledged && batch.steps.size() < 20) {
-        batch.steps.push_back(step_of(story_, key.first, key.second, sent.first));
+        batch.steps.push_back(step_of(scenario_, key.first, key.second, sent.first));
       }
     }
   });
@@ -155,9 +155,9 @@ bool Trainer::ask_for_old() {
 
 // The same number is the same order, and none that has ended comes again.
 std::string Trainer::look_at(const Directive& directive) {
-  return scene_.record.of(story_.number, [&](RunRecord& record) {
+  return scene_.record.of(scenario_.number, [&](RunRecord& record) {
     const auto [known, fresh] = record.told.emplace(directive.number, directive);
-    const std::string name = fmt::format("{}: directive {}", story_.name(), directive.number);
+    const std::string name = fmt::format("{}: directive {}", scenario_.name(), directive.number);
     std::string wrong;
     if (!fresh && !same_order(known->second, directive)) wrong = " was another order before";
     const auto applied = record.applied.find(directive.number);
@@ -193,7 +193,7 @@ bool Trainer::carry_out(const Directive& directive) {
   after_ = directive.number;
   if (!wanted) return true;  // it expired meanwhile
   const auto note = [&](Fate fate) {
-    scene_.record.of(story_.number,
+    scene_.record.of(scenario_.number,
                      [&](RunRecord& record) { record.applied[directive.number] = fate; });
   };
   note(Fate::kSent);
@@ -225,8 +225,8 @@ bool Trainer::follow_directives() {
 }
 
 bool Trainer::finish(const std::string& outcome) {
-  if (!report("/finished", finish_of(story_, outcome, step_))) return false;
-  scene_.record.of(story_.number, [&](RunRecord& record) { record.finished = outcome; });
+  if (!report("/finished", finish_of(scenario_, outcome, step_))) return false;
+  scene_.record.of(scenario_.number, [&](RunRecord& record) { record.finished = outcome; });
   follow_directives();  // there must be none
   return false;
 }
@@ -234,13 +234,13 @@ bool Trainer::finish(const std::string& outcome) {
 bool Trainer::turn() {
   if (path_.empty()) return begin() && start_attempt(0, "start");
   if (stopped_) return finish("stopped");
-  if (step_ >= story_.steps) return finish("completed");
-  const int64_t to = std::min({step_ + draw_.between(1, 5), story_.steps,
+  if (step_ >= scenario_.steps) return finish("completed");
+  const int64_t to = std::min({step_ + draw_.between(1, 5), scenario_.steps,
                                (step_ / kCheckpointEvery + 1) * kCheckpointEvery});
   if (!send_steps(to)) return false;
   if (step_ % kCheckpointEvery == 0) {
     if (!send_checkpoint()) return false;
-    if (draw_.chance(story_.restart_chance) && (!begin() || !start_attempt(step_, "restart"))) {
+    if (draw_.chance(scenario_.restart_chance) && (!begin() || !start_attempt(step_, "restart"))) {
       return false;
     }
   }

@@ -10,7 +10,7 @@ namespace gnomon::robustness {
 
 class Trainer {
  public:
-  Trainer(Scene& scene, const RunStory& story);
+  Trainer(Scene& scene, const RunScenario& scenario);
 
   // The next thing there is to do: up to five steps with their checkpoint and the directives that
   // came, or the end. False when the run has ended and when the history is too late.
@@ -44,7 +44,7 @@ class Trainer {
   void violation(const std::string& what);
 
   Scene& scene_;
-  RunStory story_;
+  RunScenario scenario_;
   Draw draw_;
   Endpoint endpoint_;
   std::string path_;

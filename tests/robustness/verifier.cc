@@ -32,9 +32,9 @@ ReplayResult Verifier::result_for(const Lease& lease) const {
   const ReplayTask& task = lease.task;
   const int64_t plan =
       scene_.record.plan_version(number, task.attempt, task.start_step + task.steps);
-  const RunStory story =
-      scene_.record.of(number, [](const RunRecord& record) { return record.story; });
-  ReplayResult result = result_of(story, task, plan);
+  const RunScenario scenario =
+      scene_.record.of(number, [](const RunRecord& record) { return record.scenario; });
+  ReplayResult result = result_of(scenario, task, plan);
   result.token = lease.token;
   return result;
 }

@@ -1,4 +1,4 @@
-// The other side of a foreign trainer or verifier. A story leads it through what a run brings,
+// The other side of a foreign trainer or verifier. A scenario leads it through what a run brings,
 // beside a real gnomond, and checks what it does.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace gnomon::cli {
 
-struct TrainerStory {
+struct TrainerScenario {
   ClientOptions access;
   std::string run;                // NAME or NAME/JOB
   double patience_seconds = 120;  // for each thing that is waited for
@@ -18,9 +18,9 @@ struct TrainerStory {
 // Waits for the run, then is its operator and its two verifiers: pauses it, asks for a checkpoint,
 // finds damage that its FP8 is to blame for, takes it back and ends it. Changes the run's policy.
 // Throws as HttpClient does.
-void tell_trainer(const TrainerStory& story, Checks& checks);
+void check_trainer(const TrainerScenario& scenario, Checks& checks);
 
-struct VerifierStory {
+struct VerifierScenario {
   ClientOptions access;
   std::string start;  // URI of a checkpoint
   std::string end;    // and of the one `steps` later
@@ -33,6 +33,6 @@ struct VerifierStory {
 };
 
 // Registers a run of its own, of which it is the trainer, and looks at what verifiers answer.
-void tell_verifier(const VerifierStory& story, Checks& checks);
+void check_verifier(const VerifierScenario& scenario, Checks& checks);
 
 }  // namespace gnomon::cli

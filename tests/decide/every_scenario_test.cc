@@ -1,19 +1,19 @@
-// What must hold in every story, whatever it tells.
+// What must hold in every scenario, whatever it tells.
 #include <gtest/gtest.h>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
 
-class EveryStory : public ::testing::TestWithParam<Story> {};
+class EveryScenario : public ::testing::TestWithParam<Scenario> {};
 
-TEST_P(EveryStory, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents) {
+TEST_P(EveryScenario, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents) {
   SimulatedRun straight(GetParam().truth, GetParam().policy);
-  GetParam().tell(straight);
+  GetParam().play(straight);
   SimulatedRun restored(GetParam().truth, GetParam().policy);
   restored.through_json = true;
-  GetParam().tell(restored);
+  GetParam().play(restored);
   ASSERT_EQ(straight.log.size(), restored.log.size());
   EXPECT_EQ(straight.log, restored.log);
   EXPECT_EQ(state_to_json(straight.state), state_to_json(restored.state));
@@ -21,9 +21,9 @@ TEST_P(EveryStory, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents)
             state_to_json(straight.state));
 }
 
-TEST_P(EveryStory, DecidesTheSameWhenItsEventsAreReplayed) {
+TEST_P(EveryScenario, DecidesTheSameWhenItsEventsAreReplayed) {
   SimulatedRun run(GetParam().truth, GetParam().policy);
-  GetParam().tell(run);
+  GetParam().play(run);
   State state;
   std::vector<std::string> log;
   size_t heard = 0;
@@ -36,9 +36,9 @@ TEST_P(EveryStory, DecidesTheSameWhenItsEventsAreReplayed) {
   EXPECT_EQ(log, run.log);
 }
 
-TEST_P(EveryStory, HearingEverythingTwiceChangesNothing) {
+TEST_P(EveryScenario, HearingEverythingTwiceChangesNothing) {
   SimulatedRun run(GetParam().truth, GetParam().policy);
-  GetParam().tell(run);
+  GetParam().play(run);
   State state;
   std::vector<std::string> log;
   size_t heard = 0;
@@ -56,8 +56,8 @@ TEST_P(EveryStory, HearingEverythingTwiceChangesNothing) {
   EXPECT_EQ(log, run.log);
 }
 
-INSTANTIATE_TEST_SUITE_P(Stories, EveryStory, ::testing::ValuesIn(all_stories()),
-                         [](const auto& story) { return story.param.name; });
+INSTANTIATE_TEST_SUITE_P(Scenarios, EveryScenario, ::testing::ValuesIn(all_scenarios()),
+                         [](const auto& scenario) { return scenario.param.name; });
 
 }  // namespace
 }  // namespace gnomon::decide

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "base/wall_clock.h"
-#include "cli/conformance/stories.h"
+#include "cli/conformance/scenarios.h"
 #include "cli/server.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
@@ -21,15 +21,15 @@ using Row = boost::json::object;
 constexpr double kPlausiblePercent = 5;
 constexpr double kMadeUpLoss = 2;  // of the steps: nothing is concluded from it
 
-class VerifierTeller {
+class VerifierCheck {
  public:
-  VerifierTeller(const VerifierStory& story, Checks& checks)
-      : story_(story), checks_(checks), server_(story.access) {}
+  VerifierCheck(const VerifierScenario& scenario, Checks& checks)
+      : scenario_(scenario), checks_(checks), server_(scenario.access) {}
 
-  void tell() {
+  void run_all() {
     begin();
-    train(story_.start_step, story_.start_step + story_.steps);
-    report_checkpoint(story_.end, story_.start_step + story_.steps);
+    train(scenario_.start_step, scenario_.start_step + scenario_.steps);
+    report_checkpoint(scenario_.end, scenario_.start_step + scenario_.steps);
     if (!look_at("bf16", "shadow")) return end();
     look_at_repetition();
     spike();
@@ -48,25 +48,25 @@ class VerifierTeller {
     run.fingerprint = {"not known", "other", "not known", "conformance", 1, 0};
     PrecisionPlan plan = PrecisionPlan::fp8();
     plan.version = 1;
-    run.base_plan = story_.plan.empty() ? plan.to_toml() : story_.plan;
+    run.base_plan = scenario_.plan.empty() ? plan.to_toml() : scenario_.plan;
     run.sites = {"lm_head"};  // something in FP8, or nothing is verified
     run.layers = 1;
-    run.checkpoint_every = story_.steps;
-    run.total_steps = story_.start_step + 4 * story_.steps;
-    run.framework = story_.framework;
-    run.checkpoint_format = story_.checkpoint_format;
+    run.checkpoint_every = scenario_.steps;
+    run.total_steps = scenario_.start_step + 4 * scenario_.steps;
+    run.framework = scenario_.framework;
+    run.checkpoint_format = scenario_.checkpoint_format;
     run.capabilities.exact_replay = false;
     const std::string id = from_answer<RunRegistered>(server_.post("/v1/runs", to_json(run))).run;
     base_ = "/v1/runs/" + id;
     const std::string policy = fmt::format(
         "mode = \"observe\"\n[window]\nevery = {0}\nsteps = {0}\n[instrument]\nevery = 0\n"
         "[verifier]\nrequires = [\"backend=*\"]\n[triage]\npairs = 0\n",
-        story_.steps);
-    connect(story_.access).checked("PUT", base_ + "/policy", policy);
-    AttemptStart attempt{1, story_.start_step, "start", 1};
+        scenario_.steps);
+    connect(scenario_.access).checked("PUT", base_ + "/policy", policy);
+    AttemptStart attempt{1, scenario_.start_step, "start", 1};
     attempt.time = now_seconds();
     server_.post(base_ + "/attempts", to_json(attempt));
-    report_checkpoint(story_.start, story_.start_step);
+    report_checkpoint(scenario_.start, scenario_.start_step);
     checks_.print(fmt::format("run {} of {}: start your verifier at this controller", id,
                               run.name + "/" + run.job_id));
   }
@@ -97,7 +97,7 @@ class VerifierTeller {
 
   // A step that is not finite is looked into: the arm `same` first.
   void spike() {
-    const int64_t end = story_.start_step + story_.steps;
+    const int64_t end = scenario_.start_step + scenario_.steps;
     StepReport report = made_up(end + 1);
     report.loss = std::numeric_limits<double>::quiet_NaN();
     server_.post(base_ + "/steps", to_json(StepBatch{{report}}));
@@ -119,7 +119,7 @@ class VerifierTeller {
     });
   }
   bool wait_until(const std::string& what, const std::function<bool()>& seen) {
-    return checks_.wait_until(what, story_.patience_seconds, seen);
+    return checks_.wait_until(what, scenario_.patience_seconds, seen);
   }
 
   bool look_at(const std::string& arm, const std::string& purpose) {
@@ -132,7 +132,7 @@ class VerifierTeller {
                               : fmt::format("the replay is {} still: POST /v1/leases?wait=30s with "
                                             "checkpoint_formats [\"{}\"] and frameworks [\"{}\"]",
                                             text_of(found[0].as_object(), "state"),
-                                            story_.checkpoint_format, story_.framework));
+                                            scenario_.checkpoint_format, scenario_.framework));
       return false;
     }
     const Row& row = found[0].as_object();
@@ -222,12 +222,12 @@ class VerifierTeller {
   void end() {
     RunFinished finished;
     finished.outcome = "stopped";
-    finished.step = story_.start_step + story_.steps;
+    finished.step = scenario_.start_step + scenario_.steps;
     finished.time = now_seconds();
     server_.post(base_ + "/finished", to_json(finished));
   }
 
-  const VerifierStory& story_;
+  const VerifierScenario& scenario_;
   Checks& checks_;
   Server server_;
   std::string base_;
@@ -235,8 +235,8 @@ class VerifierTeller {
 
 }  // namespace
 
-void tell_verifier(const VerifierStory& story, Checks& checks) {
-  VerifierTeller(story, checks).tell();
+void check_verifier(const VerifierScenario& scenario, Checks& checks) {
+  VerifierCheck(scenario, checks).run_all();
 }
 
 }  // namespace gnomon::cli

@@ -1,4 +1,4 @@
-// Runs with a known truth, told once and used by the story tests and by the tests that tell them
+// Runs with a known truth, told once and used by the scenario tests and by the tests that tell them
 // again with the state going through JSON.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace gnomon::decide {
 
 inline const std::string kGuilty = "model.layers.2.mlp.down_proj";
 
-inline Policy story_policy() {
+inline Policy scenario_policy() {
   Policy policy;
   policy.window.every = 20;
   policy.window.steps = 20;
@@ -46,34 +46,34 @@ inline Truth spike(int64_t at, double nats, const std::string& only_fp8 = "") {
   return truth;
 }
 
-struct Story {
+struct Scenario {
   std::string name;
   Truth truth;
   Policy policy;
-  std::function<void(SimulatedRun&)> tell;
+  std::function<void(SimulatedRun&)> play;
 };
-inline void PrintTo(const Story& story, std::ostream* out) { *out << story.name; }
+inline void PrintTo(const Scenario& scenario, std::ostream* out) { *out << scenario.name; }
 
 inline Policy with(std::function<void(Policy&)> change) {
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   change(policy);
   return policy;
 }
 
-inline std::vector<Story> all_stories();
+inline std::vector<Scenario> all_scenarios();
 
-// The story's run at its end.
-inline SimulatedRun tell(const std::string& name) {
-  for (const Story& story : all_stories()) {
-    if (story.name != name) continue;
-    SimulatedRun run(story.truth, story.policy);
-    story.tell(run);
+// The scenario's run at its end.
+inline SimulatedRun run_scenario(const std::string& name) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (scenario.name != name) continue;
+    SimulatedRun run(scenario.truth, scenario.policy);
+    scenario.play(run);
     return run;
   }
-  throw std::logic_error("no story " + name);
+  throw std::logic_error("no scenario " + name);
 }
 
-inline std::vector<Story> all_stories() {
+inline std::vector<Scenario> all_scenarios() {
   const auto whole = [](SimulatedRun& run) {
     run.start();
     run.train_until(1000);
@@ -153,20 +153,20 @@ inline std::vector<Story> all_stories() {
     truth.run_wide = {"fp8", "fp8", "e5m2", "e4m3"};
     return truth;
   };
-  std::vector<Story> stories = {
-      {"Healthy", Truth(), story_policy(), whole},
-      {"FaultPinReturn", numerical_fault({kGuilty}, 201, 460), story_policy(), whole},
-      {"SecondMoments", low({"optimizer.second_moment"}), story_policy(), whole},
-      {"GradientsOnTheWire", low({"communication.gradients"}), story_policy(), whole},
-      {"SiteBesideFp8Moments", low({kGuilty}), story_policy(), whole},
-      {"TwoSites", numerical_fault({kGuilty, "lm_head"}, 201, 1000), story_policy(), whole},
-      {"BitFlip", flip, story_policy(), whole},
-      {"BitFlipOtherMachine", flips_again, story_policy(), whole},
-      {"GenericSpike", spike(333, 3.0), story_policy(), whole},
-      {"Fp8Spike", spike(333, 3.0, kGuilty), story_policy(), whole},
-      {"SpoiltWeights", late, story_policy(), whole},
-      {"NanInFp8", spike(333, NAN, kGuilty), story_policy(), whole},
-      {"NanInBoth", spike(333, NAN), story_policy(), whole},
+  std::vector<Scenario> scenarios = {
+      {"Healthy", Truth(), scenario_policy(), whole},
+      {"FaultPinReturn", numerical_fault({kGuilty}, 201, 460), scenario_policy(), whole},
+      {"SecondMoments", low({"optimizer.second_moment"}), scenario_policy(), whole},
+      {"GradientsOnTheWire", low({"communication.gradients"}), scenario_policy(), whole},
+      {"SiteBesideFp8Moments", low({kGuilty}), scenario_policy(), whole},
+      {"TwoSites", numerical_fault({kGuilty, "lm_head"}, 201, 1000), scenario_policy(), whole},
+      {"BitFlip", flip, scenario_policy(), whole},
+      {"BitFlipOtherMachine", flips_again, scenario_policy(), whole},
+      {"GenericSpike", spike(333, 3.0), scenario_policy(), whole},
+      {"Fp8Spike", spike(333, 3.0, kGuilty), scenario_policy(), whole},
+      {"SpoiltWeights", late, scenario_policy(), whole},
+      {"NanInFp8", spike(333, NAN, kGuilty), scenario_policy(), whole},
+      {"NanInBoth", spike(333, NAN), scenario_policy(), whole},
       {"Observe", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.mode = Mode::kObserve; }), whole},
       {"Here", numerical_fault({kGuilty}, 201, 1000),
@@ -178,26 +178,26 @@ inline std::vector<Story> all_stories() {
        whole},
       {"StraightToBf16", numerical_fault({kGuilty}, 201, 460),
        with([](Policy& p) { p.ladder.rungs = {"bf16"}; }), whole},
-      {"TooManySites", numerical_fault(site_names(4), 201, 460, 0.02), story_policy(), whole},
-      {"Crash", numerical_fault({kGuilty}, 201, 1000), story_policy(), crash},
-      {"RefusedRollback", numerical_fault({kGuilty}, 201, 1000), story_policy(), refusing},
-      {"Overrides", numerical_fault({kGuilty}, 201, 1000), story_policy(), overridden},
+      {"TooManySites", numerical_fault(site_names(4), 201, 460, 0.02), scenario_policy(), whole},
+      {"Crash", numerical_fault({kGuilty}, 201, 1000), scenario_policy(), crash},
+      {"RefusedRollback", numerical_fault({kGuilty}, 201, 1000), scenario_policy(), refusing},
+      {"Overrides", numerical_fault({kGuilty}, 201, 1000), scenario_policy(), overridden},
       {"DeafTrainer", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.directives.timeout_seconds = 60; }), deaf},
-      {"KernelBug", kernel, story_policy(), whole},
-      {"BadVerifier", bad_verifier, story_policy(), whole},
-      {"StuckBit", stuck, story_policy(), whole},
-      {"OtherBatch", other_batch, story_policy(), whole},
-      {"HarmlessBatches", harmless_batches, story_policy(), whole},
-      {"WildNoise", wild, story_policy(), whole},
+      {"KernelBug", kernel, scenario_policy(), whole},
+      {"BadVerifier", bad_verifier, scenario_policy(), whole},
+      {"StuckBit", stuck, scenario_policy(), whole},
+      {"OtherBatch", other_batch, scenario_policy(), whole},
+      {"HarmlessBatches", harmless_batches, scenario_policy(), whole},
+      {"WildNoise", wild, scenario_policy(), whole},
       {"Drift", drift, with([](Policy& p) {
          p.ladder.rungs = {"pin", "recipe", "bf16", "hold"};
          p.ladder.recipe = "mx";
        }),
        longer},
-      {"StaleCopies", stale, story_policy(), longer},
-      {"DriftNoRecipe", drift, story_policy(), longer},
-      {"Jump", numerical_fault({kGuilty}, 401, 1000, 0.035), story_policy(), whole},
+      {"StaleCopies", stale, scenario_policy(), longer},
+      {"DriftNoRecipe", drift, scenario_policy(), longer},
+      {"Jump", numerical_fault({kGuilty}, 401, 1000, 0.035), scenario_policy(), whole},
       {"LongForks", numerical_fault({kGuilty}, 1, 1000, 0.004), with([](Policy& p) {
          p.window.long_steps = 100;
          p.window.long_every = 100;
@@ -206,7 +206,7 @@ inline std::vector<Story> all_stories() {
       {"NoActionsLeft", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.limits.actions_max = 0; }), whole},
   };
-  return stories;
+  return scenarios;
 }
 
 }  // namespace gnomon::decide

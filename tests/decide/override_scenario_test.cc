@@ -1,8 +1,8 @@
-// Stories in which a person interferes, or the trainer does not do as it is told.
+// Scenarios in which a person interferes, or the trainer does not do as it is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -50,7 +50,7 @@ Truth bad_for_a_while() {
 }
 
 // A trainer of others' may not know after a restart that it was told to stand still.
-TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
+TEST(OverrideScenario, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
   SimulatedRun run(bad_for_a_while(), enforcing({"hold"}));
   run.start();
   run.train_until(400);
@@ -76,7 +76,7 @@ TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
 }
 
 // What a person orders comes first; when it is over, the hold counts again.
-TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedWhenWhatAPersonOrderedIsOver) {
+TEST(OverrideScenario, AnAttemptOfAHeldRunIsPausedWhenWhatAPersonOrderedIsOver) {
   const std::pair<const char*, const char*> orders[] = {
       {"silence", ""},
       {"mode", "observe"},
@@ -102,7 +102,7 @@ TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedWhenWhatAPersonOrderedIsOver) {
   }
 }
 
-TEST(OverrideStory, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
+TEST(OverrideScenario, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
   // Steps 201–222 and 601–660 are bad; the policy holds at once.
   Truth truth;
   truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
@@ -134,7 +134,7 @@ TEST(OverrideStory, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
   EXPECT_EQ(run.state.actions, 1);
 }
 
-TEST(OverrideStory, AWindowFromBeforeTheHoldRaisesNoNewAlarmAfterIt) {
+TEST(OverrideScenario, AWindowFromBeforeTheHoldRaisesNoNewAlarmAfterIt) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 236), enforcing({"hold"}));
   run.start();
   run.train_until(201);
@@ -156,7 +156,7 @@ TEST(OverrideStory, AWindowFromBeforeTheHoldRaisesNoNewAlarmAfterIt) {
   EXPECT_GT(run.state.last_verified->step, 500);
 }
 
-TEST(OverrideStory, AHoldAboveAPinEndsInThatPinAndFp8ComesBackFromThere) {
+TEST(OverrideScenario, AHoldAboveAPinEndsInThatPinAndFp8ComesBackFromThere) {
   Truth truth;
   truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
     if (step < 201 || step > 330) return 0.0;
@@ -178,7 +178,7 @@ TEST(OverrideStory, AHoldAboveAPinEndsInThatPinAndFp8ComesBackFromThere) {
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
-TEST(OverrideStory, ATrainerThatIgnoresADirectiveIsToldOfAndTheCoreGoesOn) {
+TEST(OverrideScenario, ATrainerThatIgnoresADirectiveIsToldOfAndTheCoreGoesOn) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 100000),
                    with([](Policy& policy) { policy.directives.timeout_seconds = 50; }));
   run.ignores = {"rollback", "pause"};
@@ -199,8 +199,8 @@ TEST(OverrideStory, ATrainerThatIgnoresADirectiveIsToldOfAndTheCoreGoesOn) {
   EXPECT_FALSE(run.state.directive.has_value());
 }
 
-TEST(OverrideStory, ASilentTrainerIsToldOfOnceAndItsDirectiveStays) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+TEST(OverrideScenario, ASilentTrainerIsToldOfOnceAndItsDirectiveStays) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), scenario_policy());
   run.ignores = {"rollback"};
   run.start();
   run.train_until_phase("containing", 400);
@@ -215,7 +215,7 @@ TEST(OverrideStory, ASilentTrainerIsToldOfOnceAndItsDirectiveStays) {
   EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
 }
 
-TEST(OverrideStory, ATrainerThatCarriesOutAnExpiredReturnIsBelieved) {
+TEST(OverrideScenario, ATrainerThatCarriesOutAnExpiredReturnIsBelieved) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 300), enforcing({"bf16"}));
   run.start();
   run.train_until_phase("contained", 400);
@@ -234,7 +234,7 @@ TEST(OverrideStory, ATrainerThatCarriesOutAnExpiredReturnIsBelieved) {
   EXPECT_EQ(run.orders("shadow") > 0, true);
 }
 
-TEST(OverrideStory, ALateRollbackEndsTheOneThatWasToReplaceIt) {
+TEST(OverrideScenario, ALateRollbackEndsTheOneThatWasToReplaceIt) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 460),
                    with([](Policy& policy) { policy.directives.timeout_seconds = 20; }));
   run.ignores = {"rollback"};
@@ -251,8 +251,8 @@ TEST(OverrideStory, ALateRollbackEndsTheOneThatWasToReplaceIt) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(OverrideStory, WhileSilencedWindowsAreMeasuredAlarmsRecordedAndNothingFollows) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), story_policy());
+TEST(OverrideScenario, WhileSilencedWindowsAreMeasuredAlarmsRecordedAndNothingFollows) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), scenario_policy());
   run.start();
   run.train_until(210);
   const double until = run.now + 400;
@@ -275,8 +275,8 @@ TEST(OverrideStory, WhileSilencedWindowsAreMeasuredAlarmsRecordedAndNothingFollo
   EXPECT_GE(run.directives("").size(), 1u) << "after it the fault is contained";
 }
 
-TEST(OverrideStory, ASilenceEndsTheInvestigationThatIsOpen) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), story_policy());
+TEST(OverrideScenario, ASilenceEndsTheInvestigationThatIsOpen) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), scenario_policy());
   run.start();
   run.train_until_phase("attribution", 400);
   run.ask("silence", 10000);
@@ -285,8 +285,8 @@ TEST(OverrideStory, ASilenceEndsTheInvestigationThatIsOpen) {
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(OverrideStory, AnOperatorsPlanIsKeptUntilItsTimeAndThenTheRunGoesBackToItsOwn) {
-  SimulatedRun run(numerical_fault({kGuilty}, 301, 400), story_policy());
+TEST(OverrideScenario, AnOperatorsPlanIsKeptUntilItsTimeAndThenTheRunGoesBackToItsOwn) {
+  SimulatedRun run(numerical_fault({kGuilty}, 301, 400), scenario_policy());
   run.start();
   run.train_until(250);
   run.ask("set_plan", 400, PrecisionPlan::fp8(Recipe::kDelayed).to_toml());
@@ -307,8 +307,8 @@ TEST(OverrideStory, AnOperatorsPlanIsKeptUntilItsTimeAndThenTheRunGoesBackToItsO
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
-TEST(OverrideStory, AfterAnOperatorsPlanAContainedRunGoesBackToItsContainment) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), story_policy());
+TEST(OverrideScenario, AfterAnOperatorsPlanAContainedRunGoesBackToItsContainment) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), scenario_policy());
   run.start();
   run.train_until_phase("contained", 400);
   ASSERT_EQ(run.state.plan_version, 2);
@@ -326,8 +326,8 @@ TEST(OverrideStory, AfterAnOperatorsPlanAContainedRunGoesBackToItsContainment) {
   EXPECT_GE(run.decisions("probe").size(), 1u) << "the way back to FP8 goes on";
 }
 
-TEST(OverrideStory, AWindowUnderAnOperatorsPlanRaisesNoAlarmWhenItIsMeasuredLater) {
-  SimulatedRun run(numerical_fault({kGuilty}, 261, 300), story_policy());
+TEST(OverrideScenario, AWindowUnderAnOperatorsPlanRaisesNoAlarmWhenItIsMeasuredLater) {
+  SimulatedRun run(numerical_fault({kGuilty}, 261, 300), scenario_policy());
   run.start();
   run.train_until(250);
   run.ask("set_plan", 400, PrecisionPlan::fp8(Recipe::kDelayed).to_toml());
@@ -344,8 +344,8 @@ TEST(OverrideStory, AWindowUnderAnOperatorsPlanRaisesNoAlarmWhenItIsMeasuredLate
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
-TEST(OverrideStory, AModeIsReplacedUntilItsTime) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), story_policy());
+TEST(OverrideScenario, AModeIsReplacedUntilItsTime) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), scenario_policy());
   run.start();
   run.train_until(205);
   run.ask("mode", 400, "observe");
@@ -361,8 +361,8 @@ TEST(OverrideStory, AModeIsReplacedUntilItsTime) {
   EXPECT_TRUE(run.decisions("action")[1].enforced);
 }
 
-TEST(OverrideStory, ARollbackThatIsRefusedGoesFurtherBack) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+TEST(OverrideScenario, ARollbackThatIsRefusedGoesFurtherBack) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), scenario_policy());
   run.refuses_bases = {200};
   run.start();
   run.train_until_phase("contained", 400);
@@ -377,7 +377,7 @@ TEST(OverrideStory, ARollbackThatIsRefusedGoesFurtherBack) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(OverrideStory, ADamagedRunThatCannotGoBackAnywhereIsHeld) {
+TEST(OverrideScenario, ADamagedRunThatCannotGoBackAnywhereIsHeld) {
   Truth flip;
   flip.bit_flips = {333};
   SimulatedRun run(flip, with([](Policy& policy) { policy.triage.transients_max = 100; }));
@@ -407,10 +407,10 @@ TEST(OverrideStory, ADamagedRunThatCannotGoBackAnywhereIsHeld) {
   EXPECT_EQ(again.back().to_step, 340) << "the window's start: step 320 was refused before";
 }
 
-TEST(OverrideStory, ARollbackThatIsRefusedWhileSilencedIsNotPassedOverInSilence) {
+TEST(OverrideScenario, ARollbackThatIsRefusedWhileSilencedIsNotPassedOverInSilence) {
   Truth flip;
   flip.bit_flips = {333};
-  SimulatedRun run(flip, story_policy());
+  SimulatedRun run(flip, scenario_policy());
   run.ignores = {"rollback"};
   run.start();
   run.train_until_phase("containing", 500);
@@ -423,8 +423,8 @@ TEST(OverrideStory, ARollbackThatIsRefusedWhileSilencedIsNotPassedOverInSilence)
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
-TEST(OverrideStory, ARunThatEndsFirstEndsItsDirectivesAndLeavesNoWindowOpen) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+TEST(OverrideScenario, ARunThatEndsFirstEndsItsDirectivesAndLeavesNoWindowOpen) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), scenario_policy());
   run.ignores = {"rollback", "checkpoint_now"};
   run.start();
   run.train_until_phase("containing", 400);
@@ -442,8 +442,8 @@ TEST(OverrideStory, ARunThatEndsFirstEndsItsDirectivesAndLeavesNoWindowOpen) {
   EXPECT_THAT(run.directives("rollback"), SizeIs(1));
 }
 
-TEST(OverrideStory, AnEndedRunThatGoesOnIsNotTakenForContained) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 230), story_policy());
+TEST(OverrideScenario, AnEndedRunThatGoesOnIsNotTakenForContained) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 230), scenario_policy());
   run.ignores = {"rollback"};
   run.start();
   run.train_until_phase("containing", 400);
@@ -453,8 +453,8 @@ TEST(OverrideStory, AnEndedRunThatGoesOnIsNotTakenForContained) {
   EXPECT_EQ(phase_name(run.state), "watching") << "the pin was never taken";
 }
 
-TEST(OverrideStory, StopPauseAndResumeGetThroughWhileADirectiveIsOpen) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+TEST(OverrideScenario, StopPauseAndResumeGetThroughWhileADirectiveIsOpen) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), scenario_policy());
   run.ignores = {"rollback", "pause", "resume", "stop"};
   run.start();
   run.train_until_phase("containing", 400);

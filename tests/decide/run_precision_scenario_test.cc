@@ -1,4 +1,4 @@
-// Stories of moments and communication in low precision: blamed as themselves, pinned by one more
+// Scenarios of moments and communication in low precision: blamed as themselves, pinned by one more
 // rule, and given back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <boost/json.hpp>
 
 #include "controller/decide/plans.h"
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -52,36 +52,36 @@ void expect_blamed_and_given_back(const SimulatedRun& run, const std::string& si
               HasSubstr("the run with 1 site in full precision"));
 }
 
-TEST(RunPrecisionStoryTest, SpoiltSecondMomentsAreNamedPinnedAndReturned) {
+TEST(RunPrecisionScenarioTest, SpoiltSecondMomentsAreNamedPinnedAndReturned) {
   RunPrecision pinned = kLow;
   pinned.second_moment = "fp32";
-  expect_blamed_and_given_back(tell("SecondMoments"), "optimizer.second_moment", pinned,
+  expect_blamed_and_given_back(run_scenario("SecondMoments"), "optimizer.second_moment", pinned,
                                "FP8 second moments (optimizer.second_moment)", 4);
 }
 
-TEST(RunPrecisionStoryTest, AWireThatSpoilsGradientsIsNamedPinnedAndReturned) {
+TEST(RunPrecisionScenarioTest, AWireThatSpoilsGradientsIsNamedPinnedAndReturned) {
   RunPrecision pinned = kLow;
   pinned.gradients = "full";
-  expect_blamed_and_given_back(tell("GradientsOnTheWire"), "communication.gradients", pinned,
-                               "gradients sent as E5M2 (communication.gradients)", 8);
+  expect_blamed_and_given_back(run_scenario("GradientsOnTheWire"), "communication.gradients",
+                               pinned, "gradients sent as E5M2 (communication.gradients)", 8);
 }
 
 // The foremost site of the analysis is asked before them: blaming it costs no replay more.
-TEST(RunPrecisionStoryTest, ASiteBesideThemIsBlamedAlone) {
-  const SimulatedRun run = tell("SiteBesideFp8Moments");
+TEST(RunPrecisionScenarioTest, ASiteBesideThemIsBlamedAlone) {
+  const SimulatedRun run = run_scenario("SiteBesideFp8Moments");
   ASSERT_THAT(run.decisions("attribution"), SizeIs(1));
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   const auto replays = [](const SimulatedRun& of) {
     return boost::json::parse(of.decisions("attribution")[0].evidence).at("replays").as_int64();
   };
-  EXPECT_LE(replays(run), replays(tell("FaultPinReturn")));
+  EXPECT_LE(replays(run), replays(run_scenario("FaultPinReturn")));
   EXPECT_EQ(plans_of(run).front().of_run(), kLow);
   EXPECT_FALSE(plans_of(run).front().resolve(kGuilty, 4).any_fp8());
 }
 
 // What runs in FP8 is not the GEMMs alone: BF16 GEMMs over FP8 moments are watched as well.
-TEST(RunPrecisionStoryTest, APlanIsInBf16WhereMomentsAndCommunicationAreFullToo) {
-  const SimulatedRun run = tell("SecondMoments");
+TEST(RunPrecisionScenarioTest, APlanIsInBf16WhereMomentsAndCommunicationAreFullToo) {
+  const SimulatedRun run = run_scenario("SecondMoments");
   const RunFacts& facts = run.state.run;
   const PrecisionPlan moments = PrecisionPlan::bf16().with_run({.second_moment = "fp8"});
   EXPECT_THAT(fp8_sites(facts, moments.to_toml()), ElementsAre("optimizer.second_moment"));

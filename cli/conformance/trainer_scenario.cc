@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/wall_clock.h"
-#include "cli/conformance/stories.h"
+#include "cli/conformance/scenarios.h"
 #include "cli/server.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
@@ -135,12 +135,12 @@ class MadeUpVerifiers {
   std::string guilty_;
 };
 
-class TrainerTeller {
+class TrainerCheck {
  public:
-  TrainerTeller(const TrainerStory& story, Checks& checks)
-      : story_(story), checks_(checks), server_(story.access) {}
+  TrainerCheck(const TrainerScenario& scenario, Checks& checks)
+      : scenario_(scenario), checks_(checks), server_(scenario.access) {}
 
-  void tell() {
+  void run_all() {
     if (!wait_for_registration()) return;
     look_at_registration();
     if (!first_window()) return;
@@ -157,7 +157,7 @@ class TrainerTeller {
 
   // Serves the verifiers' leases meanwhile.
   bool wait_until(const std::string& what, const std::function<bool()>& seen) {
-    return checks_.wait_until(what, story_.patience_seconds, [&] {
+    return checks_.wait_until(what, scenario_.patience_seconds, [&] {
       if (seen()) return true;
       if (verifiers_) verifiers_->serve(kServeSeconds);
       return false;
@@ -165,9 +165,9 @@ class TrainerTeller {
   }
 
   bool wait_for_registration() {
-    const bool found = wait_until(fmt::format("for the run {} to register", story_.run), [&] {
+    const bool found = wait_until(fmt::format("for the run {} to register", scenario_.run), [&] {
       try {
-        id_ = server_.resolve_run(story_.run);
+        id_ = server_.resolve_run(scenario_.run);
         return true;
       } catch (const ConfigError&) {
         return false;
@@ -177,7 +177,7 @@ class TrainerTeller {
       checks_.failed("registration",
                      fmt::format("no run {} registered within {} s; start the trainer with this "
                                  "controller's URL",
-                                 story_.run, story_.patience_seconds));
+                                 scenario_.run, scenario_.patience_seconds));
       return false;
     }
     base_ = "/v1/runs/" + id_;
@@ -211,9 +211,9 @@ class TrainerTeller {
         "[\"conformance={1}\", \"backend=*\"]\nlease_ttl_seconds = 60.0\n[instrument]\nevery = 0\n"
         "[triage]\npairs = 0\n[attribution]\nscores = false\n[return]\nquiet_windows = 1\n"
         "[directives]\ntimeout_seconds = {2:.1f}\n",
-        window, label_, story_.patience_seconds);
-    connect(story_.access).checked("PUT", base_ + "/policy", policy);
-    verifiers_.emplace(server_, story_.access, id_, label_);
+        window, label_, scenario_.patience_seconds);
+    connect(scenario_.access).checked("PUT", base_ + "/policy", policy);
+    verifiers_.emplace(server_, scenario_.access, id_, label_);
     verifiers_->begin(registration_);
   }
 
@@ -426,7 +426,7 @@ class TrainerTeller {
                                text_of(run(), "state")));
   }
 
-  const TrainerStory& story_;
+  const TrainerScenario& scenario_;
   Checks& checks_;
   Server server_;
   std::string id_;
@@ -439,8 +439,8 @@ class TrainerTeller {
 
 }  // namespace
 
-void tell_trainer(const TrainerStory& story, Checks& checks) {
-  TrainerTeller(story, checks).tell();
+void check_trainer(const TrainerScenario& scenario, Checks& checks) {
+  TrainerCheck(scenario, checks).run_all();
 }
 
 }  // namespace gnomon::cli

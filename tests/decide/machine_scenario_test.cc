@@ -1,8 +1,8 @@
-// Stories of machines, data and kernels: what is wrong is not the rounding.
+// Scenarios of machines, data and kernels: what is wrong is not the rounding.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-TEST(MachineStoryTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
-  const SimulatedRun run = tell("BitFlip");
+TEST(MachineScenarioTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
+  const SimulatedRun run = run_scenario("BitFlip");
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
   EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("step 333"));
@@ -27,16 +27,16 @@ TEST(MachineStoryTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan)
   EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
 }
 
-TEST(MachineStoryTest, ABitFlipSeenFromAnotherMachineIsToldByLosses) {
-  const SimulatedRun run = tell("BitFlipOtherMachine");
+TEST(MachineScenarioTest, ABitFlipSeenFromAnotherMachineIsToldByLosses) {
+  const SimulatedRun run = run_scenario("BitFlipOtherMachine");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
   EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("the fingerprints differ"));
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(MachineStoryTest, AKernelBugIsToldFromNumerics) {
-  const SimulatedRun run = tell("KernelBug");
+TEST(MachineScenarioTest, AKernelBugIsToldFromNumerics) {
+  const SimulatedRun run = run_scenario("KernelBug");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
   EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("multiplied in BF16"));
@@ -45,11 +45,11 @@ TEST(MachineStoryTest, AKernelBugIsToldFromNumerics) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(MachineStoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
+TEST(MachineScenarioTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
   // v2's `same` differs; v1 reproduces the run's bits.
   Truth truth = numerical_fault({kGuilty}, 201, 460);
   truth.bad_verifier = "v2:2";
-  SimulatedRun bad(truth, story_policy());
+  SimulatedRun bad(truth, scenario_policy());
   bad.start();
   bad.train_until(460);
   bad.drain();
@@ -62,8 +62,8 @@ TEST(MachineStoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftA
   }));
 }
 
-TEST(MachineStoryTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
-  const SimulatedRun run = tell("StuckBit");
+TEST(MachineScenarioTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
+  const SimulatedRun run = run_scenario("StuckBit");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "persistent_fault");
   EXPECT_EQ(run.decisions("action")[0].action, "hold");
@@ -71,10 +71,10 @@ TEST(MachineStoryTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
   EXPECT_TRUE(run.paused);
 }
 
-TEST(MachineStoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
+TEST(MachineScenarioTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
   Truth truth;
   truth.bit_flips = {333, 433};
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(1000);
   run.drain();
@@ -85,11 +85,11 @@ TEST(MachineStoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
   EXPECT_THAT(verdicts[1].sentence, HasSubstr("second time"));
 }
 
-TEST(MachineStoryTest, OnOtherMachinesChanceIsNotTakenForAFault) {
+TEST(MachineScenarioTest, OnOtherMachinesChanceIsNotTakenForAFault) {
   Truth truth;
   truth.noise_percent = 2;
   truth.equal_fingerprints = false;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(1000);
   run.drain();
@@ -98,7 +98,7 @@ TEST(MachineStoryTest, OnOtherMachinesChanceIsNotTakenForAFault) {
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(MachineStoryTest, WithoutAVerifierAnOpenCaseDoesNotKeepTheRunInFp8) {
+TEST(MachineScenarioTest, WithoutAVerifierAnOpenCaseDoesNotKeepTheRunInFp8) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 1000), with([](Policy& p) {
                      p.verifier.on_loss = "bf16";
                      p.verifier.loss_windows = 5;
@@ -114,16 +114,16 @@ TEST(MachineStoryTest, WithoutAVerifierAnOpenCaseDoesNotKeepTheRunInFp8) {
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "unexplained");
 }
 
-TEST(MachineStoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
-  const SimulatedRun run = tell("OtherBatch");
+TEST(MachineScenarioTest, ASkippedBatchIsNotBlamedOnTheHardware) {
+  const SimulatedRun run = run_scenario("OtherBatch");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "data_mismatch");
   EXPECT_EQ(run.decisions("action")[0].action, "rollback");
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(MachineStoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
-  const SimulatedRun run = tell("HarmlessBatches");
+TEST(MachineScenarioTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
+  const SimulatedRun run = run_scenario("HarmlessBatches");
   const auto verdicts = run.decisions("verdict");
   ASSERT_THAT(verdicts, SizeIs(2)) << "steps 333 and 353 lie in windows in a row";
   EXPECT_EQ(verdicts[0].verdict, "data_mismatch");
@@ -135,17 +135,17 @@ TEST(MachineStoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
   EXPECT_EQ(run.state.watch.windows_judged, 47);
 }
 
-TEST(MachineStoryTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
-  const SimulatedRun run = tell("StaleCopies");
+TEST(MachineScenarioTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
+  const SimulatedRun run = run_scenario("StaleCopies");
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
   EXPECT_THAT(run.decisions("attribution"), IsEmpty());
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
+TEST(MachineScenarioTest, ABrokenInstrumentSuspendsAlarms) {
   const Truth truth = numerical_fault({kGuilty}, 401, 1000);
-  Policy policy = story_policy();
+  Policy policy = scenario_policy();
   policy.instrument.every = 3;
   SimulatedRun run(truth, policy);
   run.start();
@@ -167,7 +167,7 @@ TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
   EXPECT_GE(run.directives("").size(), 1u);
 }
 
-TEST(MachineStoryTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
+TEST(MachineScenarioTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
   SimulatedRun run(Truth(), with([](Policy& p) {
                      p.verifier.on_loss = "bf16";
                      p.verifier.loss_windows = 5;

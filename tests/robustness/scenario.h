@@ -10,7 +10,7 @@
 namespace gnomon::robustness {
 
 // One run of a history.
-struct RunStory {
+struct RunScenario {
   uint64_t seed = 0;
   int number = 0;
   int64_t steps = 0;
@@ -26,14 +26,15 @@ struct RunStory {
 
 inline constexpr int64_t kCheckpointEvery = 5;
 
-RunRegistration registration_of(const RunStory& story);
-StepReport step_of(const RunStory& story, int64_t attempt, int64_t step, int64_t plan_version);
-CheckpointReport checkpoint_of(const RunStory& story, int64_t attempt, int64_t step,
+RunRegistration registration_of(const RunScenario& scenario);
+StepReport step_of(const RunScenario& scenario, int64_t attempt, int64_t step,
+                   int64_t plan_version);
+CheckpointReport checkpoint_of(const RunScenario& scenario, int64_t attempt, int64_t step,
                                int64_t plan_version);
-TrainerNotice notice_of(const RunStory& story, int64_t attempt, int64_t step);
-RunFinished finish_of(const RunStory& story, const std::string& outcome, int64_t step);
+TrainerNotice notice_of(const RunScenario& scenario, int64_t attempt, int64_t step);
+RunFinished finish_of(const RunScenario& scenario, const std::string& outcome, int64_t step);
 // Without its token. `plan_version` is the run's at the window's end.
-ReplayResult result_of(const RunStory& story, const ReplayTask& task, int64_t plan_version);
+ReplayResult result_of(const RunScenario& scenario, const ReplayTask& task, int64_t plan_version);
 
 // The policy of all runs: windows of five steps, one after another, short leases.
 std::string policy_text(double lease_ttl_seconds);

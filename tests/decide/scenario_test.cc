@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -15,10 +15,10 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-TEST(StoryTest, AHealthyRunOf200WindowsIsLeftAlone) {
+TEST(ScenarioTest, AHealthyRunOf200WindowsIsLeftAlone) {
   Truth truth;
   truth.total_steps = 4000;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(4000);
   run.drain();
@@ -30,8 +30,8 @@ TEST(StoryTest, AHealthyRunOf200WindowsIsLeftAlone) {
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
-TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 400), story_policy());
+TEST(ScenarioTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 400), scenario_policy());
   run.start();
   run.train_until_phase("triage", 300);
   ASSERT_THAT(run.decisions("alarm"), SizeIs(1));
@@ -71,8 +71,8 @@ TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, AFailedProbeMakesTheNextOneWaitLonger) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 1000000), story_policy());
+TEST(ScenarioTest, AFailedProbeMakesTheNextOneWaitLonger) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 1000000), scenario_policy());
   run.start();
   run.train_until(3000);
   const auto probes = run.decisions("probe");
@@ -92,11 +92,11 @@ TEST(StoryTest, AFailedProbeMakesTheNextOneWaitLonger) {
   EXPECT_THAT(run.decisions("return"), IsEmpty());
 }
 
-TEST(StoryTest, AMildFaultThatLastsDoesNotPassForHealthy) {
+TEST(ScenarioTest, AMildFaultThatLastsDoesNotPassForHealthy) {
   // 0.4% a window, which is less than what would be accepted.
   Truth truth = numerical_fault({kGuilty}, 401, 1000000, 0.02);
   truth.total_steps = 4000;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(4000);
   EXPECT_GE(run.decisions("probe").size(), 4u);
@@ -104,7 +104,7 @@ TEST(StoryTest, AMildFaultThatLastsDoesNotPassForHealthy) {
   EXPECT_THAT(run.decisions("action"), SizeIs(1));
 }
 
-TEST(StoryTest, Fp8ComesBackOnceTheProbesHaveGivenEnoughEvidence) {
+TEST(ScenarioTest, Fp8ComesBackOnceTheProbesHaveGivenEnoughEvidence) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 260),
                    with([](Policy& p) { p.returning.evidence = 1e6; }));
   run.start();
@@ -113,7 +113,7 @@ TEST(StoryTest, Fp8ComesBackOnceTheProbesHaveGivenEnoughEvidence) {
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
 }
 
-TEST(StoryTest, WhatOneWindowShowedIsRolledBackByOneWindow) {
+TEST(ScenarioTest, WhatOneWindowShowedIsRolledBackByOneWindow) {
   SimulatedRun run(numerical_fault({kGuilty}, 601, 1000),
                    with([](Policy& p) { p.ladder.from = "evidence"; }));
   run.start();
@@ -123,7 +123,7 @@ TEST(StoryTest, WhatOneWindowShowedIsRolledBackByOneWindow) {
   EXPECT_THAT(run.directives("rollback")[0].reason, Not(HasSubstr("began to rise")));
 }
 
-TEST(StoryTest, ABurstEndsWithTheActionThatItLedTo) {
+TEST(ScenarioTest, ABurstEndsWithTheActionThatItLedTo) {
   SimulatedRun run(numerical_fault({kGuilty}, 401, 2000), with([](Policy& p) {
                      p.ladder.from = "here";
                      p.window.every = 40;
@@ -133,13 +133,13 @@ TEST(StoryTest, ABurstEndsWithTheActionThatItLedTo) {
   EXPECT_EQ(run.state.watch.burst_left, 0);
 }
 
-TEST(StoryTest, ARelapseAfterAReturnStartsAtTheLongerWait) {
+TEST(ScenarioTest, ARelapseAfterAReturnStartsAtTheLongerWait) {
   Truth truth;
   truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
     const bool on = (step >= 201 && step < 260) || (step >= 500 && step < 560);
     return on && fp8.contains(kGuilty) ? 0.2 : 0.0;
   };
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(499);
   ASSERT_THAT(run.decisions("return"), SizeIs(1));
@@ -150,15 +150,15 @@ TEST(StoryTest, ARelapseAfterAReturnStartsAtTheLongerWait) {
   EXPECT_GE(run.state.wait_windows, after_return);
 }
 
-TEST(StoryTest, TwoGuiltySitesAreBothPinned) {
-  const SimulatedRun run = tell("TwoSites");
+TEST(ScenarioTest, TwoGuiltySitesAreBothPinned) {
+  const SimulatedRun run = run_scenario("TwoSites");
   ASSERT_GE(run.decisions("attribution").size(), 1u);
   EXPECT_THAT(run.decisions("attribution")[0].sites, UnorderedElementsAre(kGuilty, "lm_head"));
   EXPECT_THAT(run.directives("rollback"), SizeIs(1));
 }
 
-TEST(StoryTest, ASpikeThatBf16SharesIsNotBlamedOnFp8) {
-  const SimulatedRun run = tell("GenericSpike");
+TEST(ScenarioTest, ASpikeThatBf16SharesIsNotBlamedOnFp8) {
+  const SimulatedRun run = run_scenario("GenericSpike");
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "generic_spike");
   EXPECT_THAT(run.decisions("alarm"), SizeIs(1));
@@ -166,8 +166,8 @@ TEST(StoryTest, ASpikeThatBf16SharesIsNotBlamedOnFp8) {
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
-  const SimulatedRun run = tell("Fp8Spike");
+TEST(ScenarioTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
+  const SimulatedRun run = run_scenario("Fp8Spike");
   ASSERT_GE(run.decisions("attribution").size(), 1u);
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   ASSERT_GE(run.directives("rollback").size(), 1u);
@@ -175,7 +175,7 @@ TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
 }
 
 // What is kept lies thousands of steps back there.
-TEST(StoryTest, ReplaysOfAnIncidentStayShortWhereWindowsAreSparse) {
+TEST(ScenarioTest, ReplaysOfAnIncidentStayShortWhereWindowsAreSparse) {
   Truth truth = numerical_fault({kGuilty}, 6001, 6500, 1);
   truth.total_steps = 10'000;
   SimulatedRun run(truth, with([](Policy& policy) { policy.window.every = 2000; }));
@@ -193,8 +193,8 @@ TEST(StoryTest, ReplaysOfAnIncidentStayShortWhereWindowsAreSparse) {
   EXPECT_TRUE(nudged) << "from afar";
 }
 
-TEST(StoryTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
-  const SimulatedRun run = tell("SpoiltWeights");
+TEST(ScenarioTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
+  const SimulatedRun run = run_scenario("SpoiltWeights");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
   ASSERT_GE(run.decisions("attribution").size(), 1u);
@@ -204,8 +204,8 @@ TEST(StoryTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, ANanOfFp8AloneIsRolledBackAndPinned) {
-  const SimulatedRun run = tell("NanInFp8");
+TEST(ScenarioTest, ANanOfFp8AloneIsRolledBackAndPinned) {
+  const SimulatedRun run = run_scenario("NanInFp8");
   ASSERT_GE(run.decisions("alarm").size(), 1u);
   EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("not finite"));
   ASSERT_GE(run.decisions("attribution").size(), 1u);
@@ -213,8 +213,8 @@ TEST(StoryTest, ANanOfFp8AloneIsRolledBackAndPinned) {
   EXPECT_TRUE(std::isfinite(run.damage));
 }
 
-TEST(StoryTest, ANanThatBf16SharesLeadsToNoAction) {
-  const SimulatedRun run = tell("NanInBoth");
+TEST(ScenarioTest, ANanThatBf16SharesLeadsToNoAction) {
+  const SimulatedRun run = run_scenario("NanInBoth");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "generic_spike");
   EXPECT_THAT(run.directives(""), IsEmpty());
@@ -222,8 +222,8 @@ TEST(StoryTest, ANanThatBf16SharesLeadsToNoAction) {
   EXPECT_THAT(run.decisions("instrument"), IsEmpty()) << "said once is enough";
 }
 
-TEST(StoryTest, ObserveModeSaysWhatItWouldHaveDoneOnceAndDoesNothing) {
-  const SimulatedRun run = tell("Observe");
+TEST(ScenarioTest, ObserveModeSaysWhatItWouldHaveDoneOnceAndDoesNothing) {
+  const SimulatedRun run = run_scenario("Observe");
   ASSERT_THAT(run.decisions("action"), SizeIs(1));
   EXPECT_FALSE(run.decisions("action")[0].enforced);
   EXPECT_EQ(run.decisions("action")[0].action, "pin");
@@ -233,16 +233,16 @@ TEST(StoryTest, ObserveModeSaysWhatItWouldHaveDoneOnceAndDoesNothing) {
   EXPECT_GT(run.closed("alarm"), 5);
 }
 
-TEST(StoryTest, FromHereKeepsTheStepsAndChangesOnlyThePlan) {
-  const SimulatedRun run = tell("Here");
+TEST(ScenarioTest, FromHereKeepsTheStepsAndChangesOnlyThePlan) {
+  const SimulatedRun run = run_scenario("Here");
   EXPECT_THAT(run.directives("rollback"), IsEmpty());
   ASSERT_THAT(run.directives("set_plan"), SizeIs(1));
   EXPECT_EQ(run.steps_lost, 0);
   EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
 }
 
-TEST(StoryTest, WhenSitesCannotBeIsolatedTheWholeRunGoesToBf16AndComesBack) {
-  const SimulatedRun run = tell("TooManySites");
+TEST(ScenarioTest, WhenSitesCannotBeIsolatedTheWholeRunGoesToBf16AndComesBack) {
+  const SimulatedRun run = run_scenario("TooManySites");
   ASSERT_GE(run.decisions("attribution").size(), 1u);
   EXPECT_THAT(run.decisions("attribution")[0].sites, IsEmpty());
   ASSERT_GE(run.decisions("action").size(), 1u);
@@ -251,15 +251,15 @@ TEST(StoryTest, WhenSitesCannotBeIsolatedTheWholeRunGoesToBf16AndComesBack) {
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
 }
 
-TEST(StoryTest, TheLadderMayBeginWithBf16AndThenNoAttributionIsPaidFor) {
-  const SimulatedRun run = tell("StraightToBf16");
+TEST(ScenarioTest, TheLadderMayBeginWithBf16AndThenNoAttributionIsPaidFor) {
+  const SimulatedRun run = run_scenario("StraightToBf16");
   EXPECT_EQ(run.orders("attribution"), 0);
   EXPECT_EQ(run.decisions("action")[0].action, "bf16");
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, InBf16NoShadowIsPaidForAndProbesDecide) {
+TEST(ScenarioTest, InBf16NoShadowIsPaidForAndProbesDecide) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 100000),
                    with([](Policy& p) { p.ladder.rungs = {"bf16"}; }));
   run.start();
@@ -281,8 +281,8 @@ Truth moving_fault() {
   return truth;
 }
 
-TEST(StoryTest, ASecondAlarmOfARunWithPinnedSitesSearchesAgainAndKeepsThem) {
-  SimulatedRun run(moving_fault(), story_policy());
+TEST(ScenarioTest, ASecondAlarmOfARunWithPinnedSitesSearchesAgainAndKeepsThem) {
+  SimulatedRun run(moving_fault(), scenario_policy());
   run.start();
   run.train_until(600);
   const auto actions = run.decisions("action");
@@ -296,7 +296,7 @@ TEST(StoryTest, ASecondAlarmOfARunWithPinnedSitesSearchesAgainAndKeepsThem) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, ASecondAlarmClimbsToBf16WhenNoMoreSitesMayBePinned) {
+TEST(ScenarioTest, ASecondAlarmClimbsToBf16WhenNoMoreSitesMayBePinned) {
   SimulatedRun run(moving_fault(), with([](Policy& p) { p.attribution.sites_max = 1; }));
   run.start();
   run.train_until(600);
@@ -308,7 +308,7 @@ TEST(StoryTest, ASecondAlarmClimbsToBf16WhenNoMoreSitesMayBePinned) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, AboveTheLastRungARunIsHeld) {
+TEST(ScenarioTest, AboveTheLastRungARunIsHeld) {
   SimulatedRun run(moving_fault(), with([](Policy& p) {
                      p.ladder.rungs = {"pin"};
                      p.attribution.sites_max = 1;
@@ -322,8 +322,8 @@ TEST(StoryTest, AboveTheLastRungARunIsHeld) {
   EXPECT_EQ(phase_name(run.state), "holding");
 }
 
-TEST(StoryTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
-  const SimulatedRun run = tell("NoActionsLeft");
+TEST(ScenarioTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
+  const SimulatedRun run = run_scenario("NoActionsLeft");
   ASSERT_THAT(run.directives(""), SizeIs(1));
   EXPECT_EQ(run.directives("")[0].kind, "pause");
   EXPECT_TRUE(run.paused);
@@ -331,7 +331,7 @@ TEST(StoryTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
   EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("limit of 0"));
 }
 
-TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenAndThenAHostIsLookedAt) {
+TEST(ScenarioTest, TheSameStepIsGoneBackToOnlySoOftenAndThenAHostIsLookedAt) {
   // Every attempt takes a flip soon after its base: replays never reproduce it.
   Truth truth;
   SimulatedRun run(truth, with([](Policy& p) { p.triage.transients_max = 100; }));
@@ -357,16 +357,16 @@ TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenAndThenAHostIsLookedAt) {
   EXPECT_EQ(run.decisions("action")[2].action, "hold");
 }
 
-TEST(StoryTest, ACrashDuringAttributionDoesNotLoseTheCase) {
-  const SimulatedRun run = tell("Crash");
+TEST(ScenarioTest, ACrashDuringAttributionDoesNotLoseTheCase) {
+  const SimulatedRun run = run_scenario("Crash");
   ASSERT_GE(run.decisions("attribution").size(), 1u);
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   ASSERT_GE(run.directives("rollback").size(), 1u);
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, OneWindowFarOutIsEnoughOnceNudgedPairsHaveRuledOutChance) {
-  const SimulatedRun run = tell("Jump");
+TEST(ScenarioTest, OneWindowFarOutIsEnoughOnceNudgedPairsHaveRuledOutChance) {
+  const SimulatedRun run = run_scenario("Jump");
   ASSERT_THAT(run.decisions("alarm"), SizeIs(1));
   const RecordDecision alarm = run.decisions("alarm")[0];
   EXPECT_THAT(alarm.sentence, HasSubstr("steps 400–420"));
@@ -377,7 +377,7 @@ TEST(StoryTest, OneWindowFarOutIsEnoughOnceNudgedPairsHaveRuledOutChance) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, WhereChanceIsNotAskedOneWindowFarOutIsNoAlarm) {
+TEST(ScenarioTest, WhereChanceIsNotAskedOneWindowFarOutIsNoAlarm) {
   for (const double deviations : {5.0, 0.0}) {
     SimulatedRun run(numerical_fault({kGuilty}, 401, 1000, 0.035), with([&](Policy& p) {
                        p.triage.pairs = deviations > 0 ? 0 : 3;
@@ -392,16 +392,16 @@ TEST(StoryTest, WhereChanceIsNotAskedOneWindowFarOutIsNoAlarm) {
   }
 }
 
-TEST(StoryTest, AWindowThatChanceMadeLeadsToNothing) {
-  const SimulatedRun run = tell("WildNoise");
+TEST(ScenarioTest, AWindowThatChanceMadeLeadsToNothing) {
+  const SimulatedRun run = run_scenario("WildNoise");
   EXPECT_GT(run.decisions("alarm").size(), 0u) << "the noise reaches the ceiling";
   for (const auto& verdict : run.decisions("verdict")) EXPECT_EQ(verdict.verdict, "chance");
   EXPECT_THAT(run.decisions("action"), IsEmpty());
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(StoryTest, AnOffsetThatDriftsChangesTheRecipeAndLosesNoStep) {
-  const SimulatedRun run = tell("Drift");
+TEST(ScenarioTest, AnOffsetThatDriftsChangesTheRecipeAndLosesNoStep) {
+  const SimulatedRun run = run_scenario("Drift");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "scale_drift");
   ASSERT_THAT(run.directives("set_plan"), SizeIs(1));
@@ -409,22 +409,22 @@ TEST(StoryTest, AnOffsetThatDriftsChangesTheRecipeAndLosesNoStep) {
   EXPECT_EQ(run.steps_lost, 0);
 }
 
-TEST(StoryTest, AnOffsetThatMovesSlowlyAsARunLearnsIsNoDrift) {
+TEST(ScenarioTest, AnOffsetThatMovesSlowlyAsARunLearnsIsNoDrift) {
   Truth truth;
   truth.total_steps = 4000;
   truth.drift = [](int64_t step) { return 0.2 * static_cast<double>(step) / 4000; };
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(4000);
   run.drain();
   EXPECT_THAT(run.decisions("verdict"), IsEmpty());
 }
 
-TEST(StoryTest, AnotherPlanHasAnOffsetOfItsOwn) {
+TEST(ScenarioTest, AnotherPlanHasAnOffsetOfItsOwn) {
   Truth truth = numerical_fault({kGuilty}, 201, 400);
   truth.pinned_offset_percent = 0.01;
   truth.offset_percent = 0.4;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(1000);
   run.drain();
@@ -432,15 +432,15 @@ TEST(StoryTest, AnotherPlanHasAnOffsetOfItsOwn) {
   EXPECT_THAT(run.decisions("verdict"), SizeIs(1)) << "of the fault";
 }
 
-TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
-  const SimulatedRun run = tell("DriftNoRecipe");
+TEST(ScenarioTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
+  const SimulatedRun run = run_scenario("DriftNoRecipe");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_THAT(run.decisions("action"), IsEmpty());
   EXPECT_THAT(run.directives(""), IsEmpty());
   EXPECT_EQ(phase_name(run.state), "ended");
 }
 
-TEST(StoryTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
+TEST(ScenarioTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
   // 0.0015% a step: 0.03% in a window, under its noise; 0.3% in a long fork.
   Truth truth = numerical_fault({kGuilty}, 1, 100000, 0.0015);
   truth.total_steps = 8000;
@@ -457,13 +457,13 @@ TEST(StoryTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
   EXPECT_LT(first_alarm(200), first_alarm(0));
 }
 
-TEST(StoryTest, AttributionByScoresFindsTheSiteInAFewReplays) {
-  const SimulatedRun run = tell("FaultPinReturn");
+TEST(ScenarioTest, AttributionByScoresFindsTheSiteInAFewReplays) {
+  const SimulatedRun run = run_scenario("FaultPinReturn");
   EXPECT_EQ(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
 }
 
-TEST(StoryTest, ASiteThatAloneMakesTheLossNotFiniteIsTriedFirst) {
-  const SimulatedRun run = tell("NanInFp8");
+TEST(ScenarioTest, ASiteThatAloneMakesTheLossNotFiniteIsTriedFirst) {
+  const SimulatedRun run = run_scenario("NanInFp8");
   ASSERT_THAT(run.decisions("attribution"), SizeIs(1));
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   EXPECT_LE(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";

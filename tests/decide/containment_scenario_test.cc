@@ -1,12 +1,12 @@
-// Stories of what an action has to show before it counts: recovery within what is tolerated, no way
-// back into damage, and limits that respect what was found.
+// Scenarios of what an action has to show before it counts: recovery within what is tolerated, no
+// way back into damage, and limits that respect what was found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <memory>
 
-#include "tests/decide/stories.h"
+#include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
 namespace {
@@ -74,7 +74,7 @@ std::vector<int64_t> harmful_and_verified(const SimulatedRun& run) {
   return wrong;
 }
 
-TEST(ContainmentStoryTest, FaultsOfVeryDifferentStrengthAreAllPinned) {
+TEST(ContainmentScenarioTest, FaultsOfVeryDifferentStrengthAreAllPinned) {
   const std::vector<std::string> sites = {kGuilty, "model.layers.0.mlp.up_proj", "lm_head"};
   for (size_t count : {2u, 3u}) {
     for (size_t strongest = 0; strongest < count; ++strongest) {
@@ -85,7 +85,7 @@ TEST(ContainmentStoryTest, FaultsOfVeryDifferentStrengthAreAllPinned) {
         harms.push_back({sites[i], 201, i == strongest ? 0.5 : 0.03});
         guilty.push_back(sites[i]);
       }
-      const SimulatedRun run = told(harmed(harms), story_policy());
+      const SimulatedRun run = told(harmed(harms), scenario_policy());
       EXPECT_THAT(actions(run), ElementsAre("pin"));
       ASSERT_TRUE(run.state.containment);
       EXPECT_EQ(run.state.containment->rung, "pin");
@@ -97,7 +97,7 @@ TEST(ContainmentStoryTest, FaultsOfVeryDifferentStrengthAreAllPinned) {
 }
 
 // The second fault begins while the first is answered, and no window of it is an alarm by itself.
-TEST(ContainmentStoryTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRecovery) {
+TEST(ContainmentScenarioTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRecovery) {
   for (const double percent : {0.018, 0.025, 0.035}) {
     SCOPED_TRACE(percent);
     const auto second = std::make_shared<bool>(false);
@@ -106,7 +106,7 @@ TEST(ContainmentStoryTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRecov
       const double first = step >= 201 && fp8.contains(kGuilty) ? 0.2 : 0.0;
       return first + (*second && fp8.contains("lm_head") ? percent : 0.0);
     };
-    SimulatedRun run(truth, story_policy());
+    SimulatedRun run(truth, scenario_policy());
     run.start();
     run.train_until_phase("containing", 400);
     *second = true;
@@ -122,15 +122,15 @@ TEST(ContainmentStoryTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRecov
   }
 }
 
-TEST(ContainmentStoryTest, OnlyWhenTheSearchFailsTheWholeRunGoesToBf16) {
+TEST(ContainmentScenarioTest, OnlyWhenTheSearchFailsTheWholeRunGoesToBf16) {
   std::vector<Harm> harms;
   for (const std::string& site : site_names(4)) harms.push_back({site, 201, 0.02});
-  const SimulatedRun run = told(harmed(harms), story_policy());
+  const SimulatedRun run = told(harmed(harms), scenario_policy());
   EXPECT_THAT(actions(run), ElementsAre("bf16"));
   EXPECT_THAT(run.decisions("attribution")[0].sentence, HasSubstr("could not be pinned"));
 }
 
-TEST(ContainmentStoryTest, AFaultFromTheFirstStepIsGoneBehindAlthoughItLiesInTheBurnIn) {
+TEST(ContainmentScenarioTest, AFaultFromTheFirstStepIsGoneBehindAlthoughItLiesInTheBurnIn) {
   const Policy policy = with([](Policy& p) { p.detector.burn_in_steps = 80; });
   for (const double percent : {0.5, 0.08, 0.03, 0.02}) {
     SCOPED_TRACE(percent);
@@ -152,8 +152,8 @@ Truth stuck_loader() {
   return truth;
 }
 
-TEST(ContainmentStoryTest, ALoaderThatStandsStillHoldsTheRunWithItsBatches) {
-  const SimulatedRun run = told(stuck_loader(), story_policy());
+TEST(ContainmentScenarioTest, ALoaderThatStandsStillHoldsTheRunWithItsBatches) {
+  const SimulatedRun run = told(stuck_loader(), scenario_policy());
   EXPECT_THAT(actions(run), ElementsAre("rollback", "rollback", "hold"));
   EXPECT_THAT(actions(run), Not(Contains("bf16")));
   EXPECT_TRUE(run.paused);
@@ -168,7 +168,7 @@ TEST(ContainmentStoryTest, ALoaderThatStandsStillHoldsTheRunWithItsBatches) {
 }
 
 // At the end of the rollbacks: what was found, and what may follow.
-TEST(ContainmentStoryTest, ALimitOfRollbacksRespectsTheVerdict) {
+TEST(ContainmentScenarioTest, ALimitOfRollbacksRespectsTheVerdict) {
   struct Row {
     const char* name;
     Truth truth;
@@ -212,7 +212,7 @@ TEST(ContainmentStoryTest, ALimitOfRollbacksRespectsTheVerdict) {
   }
 }
 
-TEST(ContainmentStoryTest, TrainingThatDivergesInBothPrecisionsIsSaidAndHarmsNobody) {
+TEST(ContainmentScenarioTest, TrainingThatDivergesInBothPrecisionsIsSaidAndHarmsNobody) {
   Truth truth;
   // Up by 4% every ten steps for 200 steps, then back to where it was.
   truth.level = [](int64_t step) {
@@ -220,7 +220,7 @@ TEST(ContainmentStoryTest, TrainingThatDivergesInBothPrecisionsIsSaidAndHarmsNob
     if (step < 501) return std::pow(1.04, static_cast<double>(step - 300) / 10);
     return step < 601 ? std::pow(1.04, 20) : 1.0;
   };
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, scenario_policy());
   run.start();
   run.train_until(300);
   EXPECT_FALSE(run.state.watch.stability.unstable_since);
@@ -241,14 +241,14 @@ TEST(ContainmentStoryTest, TrainingThatDivergesInBothPrecisionsIsSaidAndHarmsNob
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
-TEST(ContainmentStoryTest, TrainingThatIsFiniteInNeitherPrecisionIsUnstableAtOnce) {
-  const SimulatedRun run = tell("NanInBoth");
+TEST(ContainmentScenarioTest, TrainingThatIsFiniteInNeitherPrecisionIsUnstableAtOnce) {
+  const SimulatedRun run = run_scenario("NanInBoth");
   ASSERT_TRUE(run.state.watch.stability.unstable_since);
   EXPECT_EQ(*run.state.watch.stability.unstable_since, 333);
 }
 
-TEST(ContainmentStoryTest, WhatBf16WasAtInStepsThatARollbackUndidIsNoMeasure) {
-  SimulatedRun run(numerical_fault({kGuilty}, 401, 1000), story_policy());
+TEST(ContainmentScenarioTest, WhatBf16WasAtInStepsThatARollbackUndidIsNoMeasure) {
+  SimulatedRun run(numerical_fault({kGuilty}, 401, 1000), scenario_policy());
   run.start();
   run.train_until_phase("triage", 1000);
   run.state.watch.stability.lowest = 0.1;  // as after many more steps
@@ -258,12 +258,12 @@ TEST(ContainmentStoryTest, WhatBf16WasAtInStepsThatARollbackUndidIsNoMeasure) {
   EXPECT_GT(run.state.watch.stability.lowest, 1);
 }
 
-TEST(ContainmentStoryTest, NoOtherStoryIsCalledUnstable) {
-  for (const Story& story : all_stories()) {
-    if (story.name == "NanInBoth") continue;
-    SCOPED_TRACE(story.name);
-    SimulatedRun run(story.truth, story.policy);
-    story.tell(run);
+TEST(ContainmentScenarioTest, NoOtherScenarioIsCalledUnstable) {
+  for (const Scenario& scenario : all_scenarios()) {
+    if (scenario.name == "NanInBoth") continue;
+    SCOPED_TRACE(scenario.name);
+    SimulatedRun run(scenario.truth, scenario.policy);
+    scenario.play(run);
     for (const RecordDecision& decision : run.decisions("verdict"))
       EXPECT_NE(decision.verdict, "unstable_training");
   }

@@ -13,9 +13,9 @@ namespace gnomon::robustness {
 
 // Decides a run again from the ledger's file `ledger`, which `view` reads. `each` is called for
 // every event, in order, with the state and the effects that it leads to.
-void retell(const cli::LedgerView& view, const std::string& ledger, int64_t run,
-            const decide::Policy& policy,
-            const std::function<void(const cli::RecordedEvent&, const decide::State&,
-                                     const std::vector<decide::Effect>&)>& each);
+void replay_core(const cli::LedgerView& view, const std::string& ledger, int64_t run,
+                 const decide::Policy& policy,
+                 const std::function<void(const cli::RecordedEvent&, const decide::State&,
+                                          const std::vector<decide::Effect>&)>& each);
 
 }  // namespace gnomon::robustness
