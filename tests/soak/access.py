@@ -10,8 +10,8 @@ from client import Connector
 from commands import Commands
 from excuses import Excuses
 from judge import Access
-from life import Life
 from settings import TEAM_RUNS, Settings, put
+from soak import Soak
 from trainer import TrainingJob
 
 KNOWN_WITHIN_SECONDS = 4.0  # the file is looked at every second
@@ -22,9 +22,9 @@ TAKEN = (200, 409)  # 409: it makes no sense now
 
 class AccessChecks:
     def __init__(
-        self, life: Life, settings: Settings, connector: Connector, commands: Commands, jobs: list[TrainingJob]
+        self, soak: Soak, settings: Settings, connector: Connector, commands: Commands, jobs: list[TrainingJob]
     ) -> None:
-        self.life = life
+        self.soak = soak
         self.settings = settings
         self.connector = connector
         self.commands = commands
@@ -32,8 +32,8 @@ class AccessChecks:
         self.outside = next(job for job in jobs if not job.name.startswith("team-a"))
 
     def start(self) -> None:
-        self.life.start("tokens for some runs", self.try_foreign_runs)
-        self.life.start("tokens that end", self.create_and_end)
+        self.soak.start("tokens for some runs", self.try_foreign_runs)
+        self.soak.start("tokens that end", self.create_and_end)
 
     def _ask(self, token: str, job: TrainingJob, allowed: tuple[int, ...]) -> int:
         """An order that changes nothing much; the status is judged here and not by the client. A token that is not
@@ -42,21 +42,21 @@ class AccessChecks:
         body = {"kind": "silence", "owner": "tokens", "reason": "a try", "expires_seconds": 0.5}
         every = (200, 401, 403, 409, 429)
         status = 429
-        while status == 429 and not self.life.sleep(0.1):
+        while status == 429 and not self.soak.sleep(0.1):
             status = client.post(f"/v1/runs/{job.run}/overrides", body, expect=every).status
         client.close()
-        if status == 429:  # the life has ended meanwhile
+        if status == 429:  # the soak has ended meanwhile
             return status
-        self.life.found("access", *judge.of_access(Access(token, f"an override of {job.name}", status, allowed)))
+        self.soak.found("access", *judge.of_access(Access(token, f"an override of {job.name}", status, allowed)))
         if status == 200:
-            self.life.tally.add("overrides")
-        self.life.tally.add(f"tries of tokens {status}")
+            self.soak.tally.add("overrides")
+        self.soak.tally.add(f"tries of tokens {status}")
         return status
 
     def try_foreign_runs(self) -> None:
-        draw = self.life.random("foreign runs")
+        draw = self.soak.random("foreign runs")
         trainer = self.connector.client("trainer-a", "trainer-a at a foreign run")
-        while not self.life.sleep(draw.uniform(2, 6)):
+        while not self.soak.sleep(draw.uniform(2, 6)):
             if not (self.inside.run and self.outside.run):
                 continue
             foreign = f"/v1/runs/{self.outside.run}"
@@ -69,9 +69,9 @@ class AccessChecks:
 
     def create_and_end(self) -> None:
         """A token that is revoked, then one that ends by itself; now and then the file cannot be read for a while."""
-        draw = self.life.random("tokens that end")
+        draw = self.soak.random("tokens that end")
         turn = 0
-        while not self.life.sleep(draw.uniform(2, 5)):
+        while not self.soak.sleep(draw.uniform(2, 5)):
             turn += 1
             if not (self.inside.run and self.outside.run):
                 continue
@@ -82,7 +82,7 @@ class AccessChecks:
             self.settings.create_token(name, "operator", *words)
             if not self._becomes(name, lambda status: status != 401, began + min(lasts, KNOWN_WITHIN_SECONDS) - 0.5):
                 if lasts > KNOWN_WITHIN_SECONDS:
-                    self.life.found("access", f"the new token {name} is not known")
+                    self.soak.found("access", f"the new token {name} is not known")
             elif lasts > KNOWN_WITHIN_SECONDS:
                 self._ask(name, self.outside, REFUSED)
             if turn % 3 == 0:
@@ -97,7 +97,7 @@ class AccessChecks:
             if lasts <= KNOWN_WITHIN_SECONDS:
                 self._file("revoke", name)
             self._file("list")
-            self.life.tally.add("tokens")
+            self.soak.tally.add("tokens")
 
     def _file(self, word: str, *more: str) -> None:
         self.commands.local("token", word, *more, "--file", "tokens.toml")
@@ -112,11 +112,11 @@ class AccessChecks:
     def _break_file(self) -> None:
         """What cannot be read, or is empty, changes nothing: those who are known stay known."""
         file = self.settings.path("tokens.toml")
-        excuses: Excuses = self.life.excuses
+        excuses: Excuses = self.soak.excuses
         good = file.read_text()
         pattern = "not read again, the last good ones? stays?"
         for broken in ("garbage [", ""):
-            with self.life.files, excuses.during("a broken file of tokens", pattern):
+            with self.soak.files, excuses.during("a broken file of tokens", pattern):
                 put(file, broken)
                 time.sleep(2)
                 self._ask("operator", self.inside, TAKEN)

@@ -13,7 +13,7 @@ Body = dict[str, Any]
 
 
 def registration(name: str, job: str, steps: int, root: str, inline: bool) -> Body:
-    fault = {"kind": "simulated", "site": SITES[1], "start_step": 1, "end_step": 0, "description": "of a long life"}
+    fault = {"kind": "simulated", "site": SITES[1], "start_step": 1, "end_step": 0, "description": "of a soak"}
     return {
         "name": name,
         "job_id": job,

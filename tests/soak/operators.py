@@ -11,8 +11,8 @@ import judge_ledger
 from client import Connector
 from commands import Commands
 from judge import Backups
-from life import Life
 from settings import BACKUPS_KEPT, POLICY, Settings
+from soak import Soak
 from trainer import TrainingJob
 from truth import BF16_PLAN
 
@@ -52,9 +52,9 @@ class Operators:
     """`jobs` are those that live as long as the daemon; cycles.py has those that come and go."""
 
     def __init__(
-        self, life: Life, settings: Settings, connector: Connector, commands: Commands, jobs: list[TrainingJob]
+        self, soak: Soak, settings: Settings, connector: Connector, commands: Commands, jobs: list[TrainingJob]
     ) -> None:
-        self.life = life
+        self.soak = soak
         self.settings = settings
         self.connector = connector
         self.commands = commands
@@ -62,25 +62,25 @@ class Operators:
         self.newest_backup = ""
 
     def start(self) -> None:
-        self.life.start("overrides", self.give_overrides)
-        self.life.start("resumes", self.resume)
-        self.life.start("policies", self.change_policies)
-        self.life.start("commands", self.look)
-        self.life.start("backups", self.back_up)
+        self.soak.start("overrides", self.give_overrides)
+        self.soak.start("resumes", self.resume)
+        self.soak.start("policies", self.change_policies)
+        self.soak.start("commands", self.look)
+        self.soak.start("backups", self.back_up)
 
     def _live(self) -> list[TrainingJob]:
         return [job for job in self.jobs if job.run and not job.ended]
 
     def give_overrides(self) -> None:
-        draw = self.life.random("overrides")
+        draw = self.soak.random("overrides")
         client = self.connector.client("operator", "overrides")
         limited = self.connector.client("operator-a", "overrides of team-a")
-        while not self.life.sleep(draw.uniform(1.5, 5)):
+        while not self.soak.sleep(draw.uniform(1.5, 5)):
             if not self._live():
                 continue
             job = draw.choice(self._live())
             kind = draw.choice(["pause", "resume", "checkpoint_now", "set_plan", "silence", "mode", "mode"])
-            reason = f"override at {self.life.now:.1f} s"
+            reason = f"override at {self.soak.now:.1f} s"
             body: dict[str, object] = {"kind": kind, "owner": "mira", "reason": reason}
             if kind in ("set_plan", "silence", "mode"):
                 seconds = draw.choice([1, 5, 15])
@@ -92,24 +92,24 @@ class Operators:
                 body["mode"] = draw.choice(["observe", "advise", "enforce"])
             who = limited if job.name.startswith("team-a") and draw.random() < 0.5 else client
             if who.post(f"/v1/runs/{job.run}/overrides", body, expect=POSSIBLE).ok:
-                self.life.tally.add("overrides")
+                self.soak.tally.add("overrides")
 
     def resume(self) -> None:
         """Somebody looks at runs that stand still, and lets them go on."""
-        draw = self.life.random("resumes")
+        draw = self.soak.random("resumes")
         client = self.connector.client("operator", "resumes")
-        while not self.life.sleep(5):
+        while not self.soak.sleep(5):
             for job in self._live():
                 if job.paused and draw.random() < 0.4:
                     body = {"kind": "resume", "owner": "noor", "reason": "looked at it"}
                     if client.post(f"/v1/runs/{job.run}/overrides", body, expect=POSSIBLE).ok:
-                        self.life.tally.add("overrides")
+                        self.soak.tally.add("overrides")
 
     def change_policies(self) -> None:
-        draw = self.life.random("policies")
+        draw = self.soak.random("policies")
         client = self.connector.client("operator", "policies")
         own = {job: changed_policy(OWN[job.name]) for job in self.jobs if job.name in OWN}
-        while not self.life.sleep(draw.uniform(4, 10)):
+        while not self.soak.sleep(draw.uniform(4, 10)):
             for job in [job for job in own if job.run]:
                 client.ask("PUT", f"/v1/runs/{job.run}/policy", own.pop(job))
             others = [job for job in self._live() if job.name not in OWN]
@@ -124,9 +124,9 @@ class Operators:
 
     def look(self) -> None:
         """Commands that read, and orders by the command line."""
-        draw = self.life.random("commands")
+        draw = self.soak.random("commands")
         ask = self.commands.ask
-        while not self.life.sleep(draw.uniform(0.5, 1.5)):
+        while not self.soak.sleep(draw.uniform(0.5, 1.5)):
             if not self._live():
                 continue
             job = draw.choice(self._live())
@@ -141,7 +141,7 @@ class Operators:
                     [("silence", "--for", "3s"), ("mode", "advise", "--for", "2s"), ("checkpoint_now",)]
                 )
                 if ask("override", run, *words, "--reason", "by the command line", expect=(0, 2)).status == 0:
-                    self.life.tally.add("overrides")
+                    self.soak.tally.add("overrides")
             elif chance < 0.5:
                 ask("override", run, "silence", "--reason", "no end is said", expect=REFUSED)
             elif chance < 0.6:
@@ -159,9 +159,9 @@ class Operators:
 
     def back_up(self) -> None:
         """Backups that are asked for, the folder of all of them, and what is done with a copy of the newest."""
-        draw = self.life.random("backups")
-        wait = max(4.0, self.life.times.backup_every / 2)
-        while not self.life.sleep(draw.uniform(0.7 * wait, 1.3 * wait)):
+        draw = self.soak.random("backups")
+        wait = max(4.0, self.soak.times.backup_every / 2)
+        while not self.soak.sleep(draw.uniform(0.7 * wait, 1.3 * wait)):
             self.commands.ask("ledger", "backup", token="admin", expect=(0, 2))  # 2: one is being made
             self.commands.ask("ledger", "backup", token="reader", expect=REFUSED)
             copy = self._newest_copy()
@@ -174,7 +174,7 @@ class Operators:
     def _newest_copy(self) -> Path | None:
         folder = self.settings.path("backups")
         names = tuple(path.name for path in folder.iterdir())
-        self.life.found("backup", *judge.of_backups(Backups(names, BACKUPS_KEPT, self.newest_backup)))
+        self.soak.found("backup", *judge.of_backups(Backups(names, BACKUPS_KEPT, self.newest_backup)))
         whole = sorted(name for name in names if name.endswith(".sqlite"))
         if not whole:
             return None
@@ -184,7 +184,7 @@ class Operators:
             shutil.copy(folder / whole[-1], copy)
         except FileNotFoundError:  # a newer one has taken its place
             return None
-        self.life.tally.add("backups looked at")
+        self.soak.tally.add("backups looked at")
         return copy
 
     def _use(self, copy: Path, jobs: list[TrainingJob]) -> None:

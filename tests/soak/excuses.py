@@ -27,7 +27,7 @@ class Excuses:
         self._all: list[Excuse] = []
 
     def always(self, act: str, pattern: str) -> None:
-        """For what lasts through the whole life, such as a receiver that is never there."""
+        """For what lasts through the whole soak, such as a receiver that is never there."""
         with self._lock:
             self._all.append(Excuse(act, pattern, 0, float("inf")))
 

@@ -12,7 +12,7 @@ MOST_OF_ONE_KIND = 20
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that should not have been: which rule says so, when (seconds of the life), and what it was."""
+    """One thing that should not have been: which rule says so, when (seconds of the soak), and what it was."""
 
     rule: str
     seconds: float

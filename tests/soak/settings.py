@@ -8,9 +8,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from life import Life, Times
+from soak import Soak, Times
 
-HOOK_KEY = "a-key-of-the-long-life"
+HOOK_KEY = "a-key-of-the-soak"
 HOOK_AUTHORIZATION = "Bearer hook-authorization"
 CERTIFICATES = ("one", "two", "three")
 BACKUPS_KEPT = 3
@@ -147,33 +147,33 @@ give_up_hours = {give_up}
 
 @dataclass
 class Settings:
-    """The files of one daemon, all in the folder of its life."""
+    """The files of one daemon, all in the folder of its soak."""
 
-    life: Life
+    soak: Soak
     receivers_port: int
     nobody: socket.socket  # bound, and never listening: whoever connects there is refused
 
     @property
     def file(self) -> Path:
-        return self.life.folder / "gnomond.toml"
+        return self.soak.folder / "gnomond.toml"
 
     @property
     def authority(self) -> str:
-        return str(self.life.folder / "ca.pem")
+        return str(self.soak.folder / "ca.pem")
 
     def path(self, name: str) -> Path:
-        return self.life.folder / name
+        return self.soak.folder / name
 
     def configuration(self) -> str:
-        times: Times = self.life.times
+        times: Times = self.soak.times
         return CONFIGURATION.format(
             times=times,
-            folder=self.life.folder,
+            folder=self.soak.folder,
             kept=BACKUPS_KEPT,
             days=times.retention / 86400,
             receivers=self.receivers_port,
             nobody=self.nobody.getsockname()[1],
-            give_up=max(self.life.seconds / 10, 10) / 3600,
+            give_up=max(self.soak.seconds / 10, 10) / 3600,
         )
 
     def write(self) -> None:
@@ -189,10 +189,10 @@ class Settings:
             self.create_token(name, role, *(["--runs", runs] if runs else []))
 
     def create_token(self, name: str, role: str, *more: str) -> None:
-        """By `gnomon token create`, as people do it; the secret goes into a file and into `life.tokens`."""
+        """By `gnomon token create`, as people do it; the secret goes into a file and into `soak.tokens`."""
         words = ["token", "create", name, "--role", role, *more, "--file", str(self.path("tokens.toml"))]
-        done = subprocess.run([self.life.programs / "gnomon", *words], capture_output=True, text=True, check=True)
-        self.life.tokens[name] = done.stdout.strip()
+        done = subprocess.run([self.soak.programs / "gnomon", *words], capture_output=True, text=True, check=True)
+        self.soak.tokens[name] = done.stdout.strip()
         put(self.token_file(name), done.stdout)
 
     def token_file(self, name: str) -> Path:
@@ -206,7 +206,7 @@ class Settings:
     def _make_certificates(self) -> None:
         key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
         put(self.path("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1")
-        subject = "/CN=authority of a long life"
+        subject = "/CN=authority of a soak"
         self._openssl("req", "-x509", *key, "-days", "30", "-subj", subject, "-keyout", "ca.key", "-out", "ca.pem")
         for name in CERTIFICATES:
             request = ["-subj", f"/CN=gnomond-{name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"]
@@ -216,7 +216,7 @@ class Settings:
         self.use_certificate("one")
 
     def _openssl(self, *words: str) -> None:
-        subprocess.run(["openssl", *words], cwd=self.life.folder, capture_output=True, check=True)
+        subprocess.run(["openssl", *words], cwd=self.soak.folder, capture_output=True, check=True)
 
 
 def put(path: Path, text: str) -> None:

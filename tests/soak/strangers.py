@@ -10,21 +10,21 @@ import time
 from collections.abc import Callable
 
 from client import Connector
-from life import Life
+from soak import Soak
 from truth import FINGERPRINT
 
 
 class Strangers:
-    def __init__(self, life: Life, connector: Connector) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, connector: Connector) -> None:
+        self.soak = soak
         self.connector = connector
         self.held: list[tuple[float, socket.socket]] = []  # until when, which
 
     def start(self) -> None:
-        self.life.start("strangers", self.work)
+        self.soak.start("strangers", self.work)
 
     def work(self) -> None:
-        draw = self.life.random("strangers")
+        draw = self.soak.random("strangers")
         ways: list[Callable[[random.Random], None]] = [
             self.never_reads,
             self.drops_a_lease,
@@ -35,11 +35,11 @@ class Strangers:
             self.guesses,
         ]
         reader = self.connector.client("reader", "strangers")
-        while not self.life.sleep(draw.uniform(0.5, 2.5)):
+        while not self.soak.sleep(draw.uniform(0.5, 2.5)):
             try:
                 draw.choice(ways)(draw)
             except (OSError, http.client.HTTPException):
-                self.life.tally.add("strangers cut off")
+                self.soak.tally.add("strangers cut off")
             self._let_go(time.time())
             for path, usual in (("/livez", 200), ("/version", 200), ("/nothing", 404), ("/v1/runs/abc", 404)):
                 if draw.random() < 0.1:
@@ -52,11 +52,11 @@ class Strangers:
             entry[1].close()
 
     def _connect(self) -> socket.socket:
-        plain = socket.create_connection(("127.0.0.1", self.life.port), timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.soak.port), timeout=10)
         return self.connector.tls.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def _send(self, line: str, token: str, body: str = "", length: int | None = None) -> socket.socket:
-        secret = self.life.tokens[token]
+        secret = self.soak.tokens[token]
         head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n"
         if body:
             head += f"Content-Length: {len(body) if length is None else length}\r\n"
@@ -85,14 +85,14 @@ class Strangers:
         self._hold(self._send("POST /v1/runs", "trainer", '{"na', 1000), draw.choice([1, 8]))
 
     def says_nothing(self, draw: random.Random) -> None:
-        self._hold(socket.create_connection(("127.0.0.1", self.life.port), timeout=5), draw.choice([1, 8]))
+        self._hold(socket.create_connection(("127.0.0.1", self.soak.port), timeout=5), draw.choice([1, 8]))
 
     def speaks_plainly(self, _: random.Random) -> None:
-        with socket.create_connection(("127.0.0.1", self.life.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", self.soak.port), timeout=5) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             answer = connection.recv(1000)
         if answer and not answer.startswith(b"HTTP/1.1 400"):
-            self.life.found("answer", f"plain HTTP at a port of TLS was answered {answer[:60]!r}")
+            self.soak.found("answer", f"plain HTTP at a port of TLS was answered {answer[:60]!r}")
 
     def guesses(self, _: random.Random) -> None:
         """Fifteen guesses at once: 401, and 429 when they come too often."""
@@ -101,7 +101,7 @@ class Strangers:
             connection.request("GET", "/v1/runs", headers={"Authorization": "Bearer a-guess"})
             answer = connection.getresponse()
             answer.read()
-            self.life.tally.add(f"guesses {answer.status}")
+            self.soak.tally.add(f"guesses {answer.status}")
             if answer.status not in (401, 429):
-                self.life.found("access", f"a guessed token was answered {answer.status}")
+                self.soak.found("access", f"a guessed token was answered {answer.status}")
         connection.close()

@@ -11,8 +11,8 @@ import judge
 import reports
 from client import Client, Connector, Reply
 from judge import Orders, Restart
-from life import Life
 from replays import LOST, result_of
+from soak import Soak
 from truth import FINGERPRINT, Fault, Truth
 
 WINDOW = 5  # steps between two checkpoints
@@ -42,15 +42,15 @@ class Habits:
 
 
 class TrainingJob:
-    """One job of one run; `live` is a thread's work from registration to the end of the job or of the life."""
+    """One job of one run; `live` is a thread's work from registration to the end of the job or of the soak."""
 
-    def __init__(self, life: Life, connector: Connector, name: str, habits: Habits, job: str = "1") -> None:
-        self.life = life
+    def __init__(self, soak: Soak, connector: Connector, name: str, habits: Habits, job: str = "1") -> None:
+        self.soak = soak
         self.name = name
         self.job = job
         self.habits = habits
         self.client: Client = connector.client("trainer-a" if name.startswith("team-a") else "trainer", name)
-        self.random: random.Random = life.random(f"trainer {name}/{job}")
+        self.random: random.Random = soak.random(f"trainer {name}/{job}")
         self.truth = Truth(f"{name}/{job}", habits.fault)
         self.run = ""
         self.step = self.attempt = self.directives_done = 0
@@ -75,7 +75,7 @@ class TrainingJob:
         return self.client.post(f"/v1/runs/{self.run}/{place}", body)
 
     def register(self) -> bool:
-        root = str(self.life.folder / "checkpoints" / self.name)
+        root = str(self.soak.folder / "checkpoints" / self.name)
         body = reports.registration(self.name, self.job, self.habits.steps, root, self.habits.inline)
         reply = self.client.post("/v1/runs", body)
         if reply.ok:
@@ -90,7 +90,7 @@ class TrainingJob:
 
     def checkpoint(self) -> bool:
         self.checkpoints.add(self.step)
-        root = f"{self.life.folder}/checkpoints/{self.name}/{self.job}"
+        root = f"{self.soak.folder}/checkpoints/{self.name}/{self.job}"
         weights = self.truth.weights(self.attempt, self.step)
         return self.post("checkpoints", reports.checkpoint(root, self.attempt, self.step, self.version, weights)).ok
 
@@ -111,7 +111,7 @@ class TrainingJob:
         if self.habits.device:
             steps[-1]["device_health"] = reports.device_health(self.random, self.step)
         if self.post("steps", {"steps": steps}).ok:
-            self.life.tally.add("steps", len(steps))
+            self.soak.tally.add("steps", len(steps))
         if self.random.random() < 0.05:
             self.post("steps", {"steps": steps})
         self.checkpoint()
@@ -146,13 +146,13 @@ class TrainingJob:
         number = directive["number"]
         order = (directive["kind"], directive["plan"], directive["plan_version"], directive["to_step"])
         complaints = self.orders.complaints(number, order)
-        self.life.found("directive", *(f"{self.truth.name}: {text}" for text in complaints))
+        self.soak.found("directive", *(f"{self.truth.name}: {text}" for text in complaints))
         if number in self.answered or number in self.put_off:
             return
         chance = self.random.random()
         if chance < self.habits.ignores:
             self.answered[number] = "ignored"
-            self.life.tally.add("directives ignored")
+            self.soak.tally.add("directives ignored")
         elif chance < self.habits.ignores + self.habits.late:
             self.put_off[number] = (time.time() + self.random.choice([2, 6, 12]), directive)
         else:
@@ -172,7 +172,7 @@ class TrainingJob:
         self.answered[number] = "applied"
         if self._acknowledge(number, "applied") == "applied":
             self.orders.done.add(number)
-        self.life.tally.add(f"applied {kind}")
+        self.soak.tally.add(f"applied {kind}")
         self._obey(directive)
 
     def _acknowledge(self, number: int, state: str, reason: str = "") -> str:
@@ -207,7 +207,7 @@ class TrainingJob:
         self.paused_at = None
         self.restart()
         self.held_since = time.time()
-        self.life.tally.add("restarts out of a hold")
+        self.soak.tally.add("restarts out of a hold")
 
     def note_order(self, seconds: float) -> None:
         """A plan, silence or mode by hand for so long: while it is in force nothing else is ordered."""
@@ -227,21 +227,21 @@ class TrainingJob:
             shown = self.client.get(f"/v1/runs/{self.run}")
             resumed = not shown.ok or shown.body["phase"] != "holding"
         restart = Restart(self.truth.name, after, PAUSED_WITHIN_SECONDS, resumed)
-        self.life.found("hold", *judge.of_restart(restart))
+        self.soak.found("hold", *judge.of_restart(restart))
         self.held_since = None
 
-    # Its life
+    # Its soak
 
     def live(self, by_run: dict[str, TrainingJob]) -> None:
         """All of it; `by_run` is where verifiers look for the truth of what they replay."""
         while not self.register():
-            if self.life.sleep(2):
+            if self.soak.sleep(2):
                 return
         by_run[self.run] = self
         self.begin_attempt(0, "start")
-        while not self.life.stopping.is_set() and not self.ended:
-            if self.habits.goes_silent and self.life.away("silent run"):
-                self.life.sleep(1)
+        while not self.soak.stopping.is_set() and not self.ended:
+            if self.habits.goes_silent and self.soak.away("silent run"):
+                self.soak.sleep(1)
                 continue
             self._turn()
 
@@ -258,7 +258,7 @@ class TrainingJob:
             self.poll("2s")
             if self.habits.breaks_holds and self.paused and self.random.random() < 0.3:
                 self.break_hold()
-            self.life.sleep(0.3)
+            self.soak.sleep(0.3)
             return
         self.train()
         if self.step >= self.habits.steps:
@@ -269,7 +269,7 @@ class TrainingJob:
         self.poll()
         if self.habits.inline:
             self._replay_inline()
-        self.life.sleep(self.habits.turn_seconds * self.random.uniform(0.6, 1.4))
+        self.soak.sleep(self.habits.turn_seconds * self.random.uniform(0.6, 1.4))
 
     def _replay_inline(self) -> None:
         who = f"trainer:node:{self.name}"

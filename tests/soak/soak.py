@@ -1,4 +1,4 @@
-"""What all parts of a life share: where it is, how long it lasts, who may say what, what was found."""
+"""What all parts of a soak share: where it is, how long it lasts, who may say what, what was found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from findings import Findings, Tally
 
 @dataclass(frozen=True)
 class Times:
-    """The daemon's timers, in seconds: as short as they are useful for a life of this length."""
+    """The daemon's timers, in seconds: as short as they are useful for a soak of this length."""
 
     series_keep: float
     retention: float
@@ -35,7 +35,7 @@ class Times:
         return Times(series_keep=share(0.05, 4, 45), retention=share(0.12, 12, 120), backup_every=share(0.08, 10, 120))
 
 
-# When somebody is away, as shares of the life. Nothing overlaps the last tenth, in which all must come to rest.
+# When somebody is away, as shares of the soak. Nothing overlaps the last tenth, in which all must come to rest.
 AWAY = {
     "receivers": ((0.18, 0.27), (0.62, 0.68)),
     "verifiers": ((0.36, 0.44), (0.74, 0.78)),
@@ -45,8 +45,8 @@ AWAY = {
 
 
 @dataclass
-class Life:
-    """One life of one daemon."""
+class Soak:
+    """One soak of one daemon."""
 
     folder: Path
     programs: Path  # the folder with gnomond and gnomon

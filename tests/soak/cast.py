@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client import Connector
-from life import Life
+from soak import Soak
 from trainer import Habits as Job
 from trainer import TrainingJob
 from truth import SITES, Fault
@@ -45,21 +45,21 @@ VERIFIERS = {
 }
 
 
-def start_jobs(life: Life, connector: Connector, by_run: dict[str, TrainingJob]) -> list[TrainingJob]:
+def start_jobs(soak: Soak, connector: Connector, by_run: dict[str, TrainingJob]) -> list[TrainingJob]:
     """A twentieth of a second apart, so that runs are numbered as they stand here."""
     jobs = []
     for name, habits in JOBS.items():
-        job = TrainingJob(life, connector, name, habits)
+        job = TrainingJob(soak, connector, name, habits)
         jobs.append(job)
 
         def live(job: TrainingJob = job) -> None:
             job.live(by_run)
 
-        life.start(f"trainer {name}", live)
-        life.sleep(0.1)
+        soak.start(f"trainer {name}", live)
+        soak.sleep(0.1)
     return jobs
 
 
-def start_verifiers(life: Life, connector: Connector, by_run: dict[str, TrainingJob]) -> None:
+def start_verifiers(soak: Soak, connector: Connector, by_run: dict[str, TrainingJob]) -> None:
     for name, habits in VERIFIERS.items():
-        life.start(f"verifier {name}", Verifier(life, connector, name, habits, by_run).live)
+        soak.start(f"verifier {name}", Verifier(soak, connector, name, habits, by_run).live)

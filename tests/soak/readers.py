@@ -7,7 +7,7 @@ import itertools
 
 from client import Connector
 from judge import Follower
-from life import Life
+from soak import Soak
 
 VIEWS = (
     "steps",
@@ -30,19 +30,19 @@ VIEWS = (
 
 
 class Readers:
-    def __init__(self, life: Life, connector: Connector) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, connector: Connector) -> None:
+        self.soak = soak
         self.connector = connector
 
     def start(self) -> None:
-        self.life.start("readers", self.read)
-        self.life.start("follower", self.follow)
+        self.soak.start("readers", self.read)
+        self.soak.start("follower", self.follow)
 
     def read(self) -> None:
-        draw = self.life.random("readers")
+        draw = self.soak.random("readers")
         client = self.connector.client("reader", "readers")
         for turn in itertools.count():
-            if self.life.sleep(draw.uniform(0.2, 0.6)):
+            if self.soak.sleep(draw.uniform(0.2, 0.6)):
                 return
             runs = client.get("/v1/runs")
             if not runs.ok or not runs.body:
@@ -56,22 +56,22 @@ class Readers:
 
     def follow(self) -> None:
         """Follows the stream, is away now and then, and goes on behind the last id that it saw."""
-        draw = self.life.random("follower")
+        draw = self.soak.random("follower")
         follower = Follower()
-        while not self.life.stopping.is_set():
+        while not self.soak.stopping.is_set():
             try:
                 self._follow(follower, stays=draw.uniform(5, 25))
             except (OSError, http.client.HTTPException) as error:
-                if not self.life.stopping.is_set() and not self.life.daemon_is_gone():
-                    self.life.found("stream", f"the stream broke: {error!r}")
-            self.life.found("stream", *follower.complaints)
+                if not self.soak.stopping.is_set() and not self.soak.daemon_is_gone():
+                    self.soak.found("stream", f"the stream broke: {error!r}")
+            self.soak.found("stream", *follower.complaints)
             follower.complaints.clear()
-            away = self.life.times.retention
-            self.life.sleep(draw.choice([0.5, 0.5, 3, 1.5 * away + 70 if self.life.seconds > 8 * away else 1]))
+            away = self.soak.times.retention
+            self.soak.sleep(draw.choice([0.5, 0.5, 3, 1.5 * away + 70 if self.soak.seconds > 8 * away else 1]))
 
     def _follow(self, follower: Follower, stays: float) -> None:
         connection = self.connector.connect(20)
-        headers = {"Authorization": "Bearer " + self.life.tokens["reader"]}
+        headers = {"Authorization": "Bearer " + self.soak.tokens["reader"]}
         if follower.last is not None:
             headers["Last-Event-ID"] = str(follower.last)
         connection.request("GET", "/v1/events", headers=headers)
@@ -79,16 +79,16 @@ class Readers:
         if answer.status == 410:  # it was away for longer than stream_days: it begins anew
             answer.read()
             follower.begin(None)
-            self.life.tally.add("stream gaps")
+            self.soak.tally.add("stream gaps")
             return
         if answer.status != 200:
-            self.life.found("stream", f"the stream was answered {answer.status}")
+            self.soak.found("stream", f"the stream was answered {answer.status}")
             return
         follower.begin(follower.last)
-        leaves = self.life.now + stays
+        leaves = self.soak.now + stays
         event_id: int | None = None
         has_data = False
-        while self.life.now < leaves and not self.life.stopping.is_set():
+        while self.soak.now < leaves and not self.soak.stopping.is_set():
             line = answer.readline()
             if not line:
                 break
@@ -98,6 +98,6 @@ class Readers:
                 has_data = True
             elif line == b"\n" and event_id is not None:
                 follower.see(event_id, comment=not has_data)
-                self.life.tally.add("stream events")
+                self.soak.tally.add("stream events")
                 event_id, has_data = None, False
         connection.close()

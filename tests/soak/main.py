@@ -1,4 +1,4 @@
-"""A long life: one gnomond, everything configured at once, and a verdict. `scripts/long-life --help` says how."""
+"""A soak: one gnomond, everything configured at once, and a verdict. `scripts/soak --help` says how."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from contract import Contract
 from cycles import Cycles
 from daemon import Daemon
 from judge import Sample
-from life import Life
 from operators import Operators
 from readers import Readers
 from receivers import Receivers
 from reloads import Reloads
 from settings import Settings
+from soak import Soak
 from strangers import Strangers
 from trainer import TrainingJob
 from truth import FINGERPRINT
@@ -43,86 +43,86 @@ REST_SLACK_SECONDS = 25.0  # of retention, whose round begins with the last relo
 class World:
     """A daemon and all who have to do with it."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.receivers = Receivers(life)
+    def __init__(self, soak: Soak) -> None:
+        self.soak = soak
+        self.receivers = Receivers(soak)
         nobody = socket.socket()
         nobody.bind(("127.0.0.1", 0))
-        self.settings = Settings(life, self.receivers.port, nobody)
+        self.settings = Settings(soak, self.receivers.port, nobody)
         self.settings.write()
-        self.daemon = Daemon(life, self.settings)
-        life.alive = lambda: self.daemon.status is None
-        self.connector = Connector(life, self.settings.authority)
-        self.commands = Commands(life, self.settings)
+        self.daemon = Daemon(soak, self.settings)
+        soak.alive = lambda: self.daemon.status is None
+        self.connector = Connector(soak, self.settings.authority)
+        self.commands = Commands(soak, self.settings)
         self.by_run: dict[str, TrainingJob] = {}
-        self.watch = Watch(life, self.settings, self.connector, self.daemon.process)
+        self.watch = Watch(soak, self.settings, self.connector, self.daemon.process)
         self.before: Sample | None = None
 
     def begin(self) -> None:
-        life, connector = self.life, self.connector
+        soak, connector = self.soak, self.connector
         client = connector.client("reader", "document")
         connector.contract = Contract(client.get("/openapi.json").body)
         client.close()
-        life.excuses.always(
+        soak.excuses.always(
             "receivers refuse, and nobody listens for one of them",
             r"^(a notification was|notifications were) dropped: ",
         )
         self.before = self.watch.sample()
-        jobs = cast.start_jobs(life, connector, self.by_run)
-        cast.start_verifiers(life, connector, self.by_run)
-        Operators(life, self.settings, connector, self.commands, jobs).start()
-        AccessChecks(life, self.settings, connector, self.commands, jobs).start()
-        Cycles(life, connector, self.by_run).start()
-        Readers(life, connector).start()
-        Strangers(life, connector).start()
-        Reloads(life, self.settings, connector, self.commands, self.receivers, self.daemon.process.pid).start()
+        jobs = cast.start_jobs(soak, connector, self.by_run)
+        cast.start_verifiers(soak, connector, self.by_run)
+        Operators(soak, self.settings, connector, self.commands, jobs).start()
+        AccessChecks(soak, self.settings, connector, self.commands, jobs).start()
+        Cycles(soak, connector, self.by_run).start()
+        Readers(soak, connector).start()
+        Strangers(soak, connector).start()
+        Reloads(soak, self.settings, connector, self.commands, self.receivers, self.daemon.process.pid).start()
         self.watch.start()
 
     def live(self) -> None:
         """Until the time is over, or the daemon is."""
         told = time.time()
-        while self.life.share < 1 and self.daemon.status is None:
+        while self.soak.share < 1 and self.daemon.status is None:
             time.sleep(0.5)
             if time.time() - told >= PROGRESS_SECONDS:
                 told += PROGRESS_SECONDS
                 print(self.progress(), flush=True)
         if self.daemon.status is not None:
-            self.life.found("end", *judge.of_end(judge.End(asked=False, status=self.daemon.status)))
+            self.soak.found("end", *judge.of_end(judge.End(asked=False, status=self.daemon.status)))
 
     def progress(self) -> str:
-        tally = self.life.tally
+        tally = self.soak.tally
         with contextlib.closing(watching.open_ledger(self.settings)) as ledger:
             states = ledger.execute("SELECT count(*), total(state = 'live') FROM runs").fetchone()
             decisions = ledger.execute("SELECT kind, count(*) FROM decisions GROUP BY 1 ORDER BY 2 DESC").fetchall()
         newest = self.watch.samples[-1] if self.watch.samples else None
         kinds = " ".join(f"{kind} {count}" for kind, count in decisions)
         return (
-            f"{self.life.now / 60:5.1f} min: runs {states[1]:.0f} live {states[0] - states[1]:.0f} ended; "
+            f"{self.soak.now / 60:5.1f} min: runs {states[1]:.0f} live {states[0] - states[1]:.0f} ended; "
             f"steps {tally['steps']}; leases {tally['leases']}; decisions: {kinds or 'none'}; "
             f"RSS {newest.rss_kib // 1024 if newest else 0} MiB; descriptors {newest.descriptors if newest else 0}; "
-            f"complaints {len(self.life.findings)}"
+            f"complaints {len(self.soak.findings)}"
         )
 
     def come_to_rest(self) -> None:
         """Clients go, then the daemon is asked to end; what it left is looked at."""
-        life = self.life
-        life.stopping.set()
+        soak = self.soak
+        soak.stopping.set()
         until = time.time() + 30
-        for thread in life.threads:
+        for thread in soak.threads:
             thread.join(max(0.1, until - time.time()))
             if thread.is_alive():
-                life.found("program", f"the worker {thread.name} did not end")
+                soak.found("program", f"the worker {thread.name} did not end")
         if self.daemon.status is not None:
             return
         self.watch.compare(self.watch.client.get("/metrics").raw.decode())
         self.watch.retention(REST_SLACK_SECONDS)
         self.watch.client.close()
-        life.found("memory", *judge.of_memory(self.watch.samples))
-        time.sleep(life.times.idle + 2)
+        soak.found("memory", *judge.of_memory(self.watch.samples))
+        time.sleep(soak.times.idle + 2)
         assert self.before is not None
-        life.found("rest", *judge.of_rest(self.before, self.watch.sample()))
-        life.draining.set()
-        life.found("end", *judge.of_end(self.daemon.stop(self.ask_while_it_drains)))
+        soak.found("rest", *judge.of_rest(self.before, self.watch.sample()))
+        soak.draining.set()
+        soak.found("end", *judge.of_end(self.daemon.stop(self.ask_while_it_drains)))
 
     def ask_while_it_drains(self) -> None:
         """Not ready, no leases, and all else is answered."""
@@ -137,20 +137,20 @@ class World:
 
     def look_back(self) -> None:
         """What is left when the daemon has ended."""
-        life = self.life
+        soak = self.soak
         self.commands.local("ledger", "check", "--ledger", "ledger.sqlite", timeout=300)
         self.commands.local("audit", "verify", "--ledger", "ledger.sqlite", timeout=300)
         with contextlib.closing(judge_ledger.open_read_only(self.settings.path("ledger.sqlite"))) as ledger:
-            life.found("ledger", *judge_ledger.of_ledger(ledger))
+            soak.found("ledger", *judge_ledger.of_ledger(ledger))
         self.receivers.judge()
         self.receivers.write(self.settings.path("messages.jsonl"))
-        watching.judge_log(life, self.settings)
+        watching.judge_log(soak, self.settings)
 
     def summary(self) -> dict[str, Any]:
-        life, watch, tally = self.life, self.watch, self.life.tally
+        soak, watch, tally = self.soak, self.watch, self.soak.tally
         return {
-            "seed": life.seed,
-            "duration_seconds": round(life.now, 1),
+            "seed": soak.seed,
+            "duration_seconds": round(soak.now, 1),
             "requests": tally["requests"],
             "steps": tally["steps"],
             "leases": tally["leases"],
@@ -173,26 +173,26 @@ class World:
             "metrics_seconds_max": round(watch.metrics_seconds_max, 3),
             "runs_compared_with_metrics": watch.compared,
             "answers": tally.of("answer "),
-            "findings": life.findings.lines(),
+            "findings": soak.findings.lines(),
         }
 
 
-def play(life: Life) -> dict[str, Any]:
-    world = World(life)
+def play(soak: Soak) -> dict[str, Any]:
+    world = World(soak)
     try:
         world.begin()
         world.live()
         world.come_to_rest()
         world.look_back()
     finally:
-        life.stopping.set()
+        soak.stopping.set()
         world.daemon.kill()
         world.settings.nobody.close()
     return world.summary()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/long-life", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--bin", type=Path, required=True)
     parser.add_argument("--folder", type=Path)
@@ -201,7 +201,7 @@ def main() -> int:
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the daemon is ended on the way out
     made = arguments.folder is None
-    folder = Path(tempfile.mkdtemp(prefix="gnomon-long-life-")) if made else arguments.folder.resolve()
+    folder = Path(tempfile.mkdtemp(prefix="gnomon-soak-")) if made else arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         parser.error(f"{folder} is not empty")
@@ -209,10 +209,10 @@ def main() -> int:
     programs.mkdir()
     for name in ("gnomond", "gnomon", "gnomon-admin", "gnomon-lab"):
         shutil.copy2(arguments.bin / name, programs / name)
-    print(f"a life of {arguments.minutes:g} minutes with seed {arguments.seed} in {folder}", flush=True)
-    life = Life(folder, programs, 60 * arguments.minutes, arguments.seed)
-    summary = play(life)
-    (folder / "long-life.json").write_text(json.dumps(summary, indent=1) + "\n")
+    print(f"a soak of {arguments.minutes:g} minutes with seed {arguments.seed} in {folder}", flush=True)
+    soak = Soak(folder, programs, 60 * arguments.minutes, arguments.seed)
+    summary = play(soak)
+    (folder / "soak.json").write_text(json.dumps(summary, indent=1) + "\n")
     for line in summary["findings"]:
         print(line)
     counts = {name: summary[name] for name in ("requests", "leases", "overrides", "commands", "certificates")}
@@ -222,7 +222,7 @@ def main() -> int:
     if made and not arguments.keep and not summary["findings"]:
         shutil.rmtree(folder)
     else:
-        print(f"what is left is in {folder} (long-life.json, gnomond.log, ledger.sqlite)")
+        print(f"what is left is in {folder} (soak.json, gnomond.log, ledger.sqlite)")
     return 1 if summary["findings"] else 0
 
 

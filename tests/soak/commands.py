@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import judge
 from judge import Command
-from life import Life
 from settings import Settings
+from soak import Soak
 
 
 class Commands:
-    def __init__(self, life: Life, settings: Settings) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, settings: Settings) -> None:
+        self.soak = soak
         self.settings = settings
 
     def local(self, *words: str, expect: Sequence[int] = (0,), timeout: float = 90, tool: str = "gnomon") -> Command:
@@ -23,8 +23,8 @@ class Commands:
 
     def ask(self, *words: str, token: str = "operator", expect: Sequence[int] = (0,), timeout: float = 60) -> Command:
         """A command that asks the daemon, by the name of a token."""
-        life, settings = self.life, self.settings
-        where = ["--url", f"https://127.0.0.1:{life.port}", "--ca-file", settings.authority]
+        soak, settings = self.soak, self.settings
+        where = ["--url", f"https://127.0.0.1:{soak.port}", "--ca-file", settings.authority]
         environment = {"GNOMON_TOKEN_FILE": str(settings.token_file(token))}
         return self._run("gnomon", words, where, environment, expect, timeout)
 
@@ -40,13 +40,13 @@ class Commands:
         status: int | None = None
         try:
             done = subprocess.run(
-                ["nice", str(self.life.programs / tool), *words, *where],
+                ["nice", str(self.soak.programs / tool), *words, *where],
                 capture_output=True,
                 text=True,
                 errors="replace",
                 timeout=timeout,
                 env=os.environ | environment,
-                cwd=self.life.folder,
+                cwd=self.soak.folder,
                 stdin=subprocess.DEVNULL,
             )
             status, output = done.returncode, done.stdout + done.stderr
@@ -54,8 +54,8 @@ class Commands:
             output = str(late)
         # `nice` becomes the command itself, so a signal shows as a negative status.
         command = Command(f"{tool} {' '.join(words)}", status, tuple(expect), output)
-        self.life.tally.add("commands")
+        self.soak.tally.add("commands")
         complaints = judge.of_command(command)
-        if complaints and (not where or not self.life.daemon_is_gone()):
-            self.life.found("command", *complaints)
+        if complaints and (not where or not self.soak.daemon_is_gone()):
+            self.soak.found("command", *complaints)
         return command

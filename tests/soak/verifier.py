@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from client import Connector
-from life import Life
 from replays import GONE, LOST, result_of, spoil
+from soak import Soak
 from trainer import TrainingJob
 from truth import FINGERPRINT
 
@@ -22,24 +22,24 @@ class Habits:
     lies: float = 0
     slow: float = 0
     backend: str = "cpu"
-    away: str = ""  # another name in life.AWAY during which it does not ask
+    away: str = ""  # another name in soak.AWAY during which it does not ask
 
 
 class Verifier:
     def __init__(
-        self, life: Life, connector: Connector, name: str, habits: Habits, jobs: dict[str, TrainingJob]
+        self, soak: Soak, connector: Connector, name: str, habits: Habits, jobs: dict[str, TrainingJob]
     ) -> None:
-        self.life = life
+        self.soak = soak
         self.name = name
         self.habits = habits
         self.jobs = jobs
         self.client = connector.client("verifier", name)
-        self.random = life.random(f"verifier {name}")
+        self.random = soak.random(f"verifier {name}")
 
     def live(self) -> None:
-        while not self.life.stopping.is_set():
-            if self.life.away("verifiers") or (self.habits.away and self.life.away(self.habits.away)):
-                self.life.sleep(1)
+        while not self.soak.stopping.is_set():
+            if self.soak.away("verifiers") or (self.habits.away and self.soak.away(self.habits.away)):
+                self.soak.sleep(1)
                 continue
             fingerprint = FINGERPRINT | {"backend": self.habits.backend}
             body = {"verifier": self.name, "fingerprint": fingerprint, "labels": dict(self.habits.labels)}
@@ -47,10 +47,10 @@ class Verifier:
             if reply.status == 200:
                 self._work(reply.body)
             elif reply.status != 204:
-                self.life.sleep(1)
+                self.soak.sleep(1)
 
     def _work(self, lease: dict[str, Any]) -> None:
-        self.life.tally.add("leases")
+        self.soak.tally.add("leases")
         place = f"/v1/leases/{lease['lease']}"
         job = self.jobs.get(lease["task"]["run"])
         chance = self.random.random()
@@ -60,16 +60,16 @@ class Verifier:
             self.client.post(place + "/fail", body, expect=lost)
             return
         if chance < self.habits.fails + self.habits.dies:
-            self.life.tally.add("leases that died")
-            self.life.sleep(3)  # longer than the lease
+            self.soak.tally.add("leases that died")
+            self.soak.sleep(3)  # longer than the lease
             if self.random.random() < 0.5:
                 return
         elif self.random.random() < self.habits.slow:
             for done in range(3):
-                self.life.sleep(0.8)
+                self.soak.sleep(0.8)
                 self.client.post(place + "/heartbeat", {"token": lease["token"], "steps_done": done}, expect=lost)
         else:
-            self.life.sleep(0.1)
+            self.soak.sleep(0.1)
         lies = self.random.random() < self.habits.lies
         result = result_of(job.truth, lease, self.random, lies)
         expected = spoil(result, self.random)

@@ -13,9 +13,9 @@ import judge_ledger
 from client import Connector
 from commands import Commands
 from judge import Reload, Rotation
-from life import Life
 from receivers import Receivers
 from settings import CERTIFICATES, Settings, put
+from soak import Soak
 
 NOT_READ = "the configuration was not read again, the last good one stays"
 TAKEN_WITHIN_SECONDS = 6.0
@@ -63,14 +63,14 @@ GOOD = (
 class Reloads:
     def __init__(
         self,
-        life: Life,
+        soak: Soak,
         settings: Settings,
         connector: Connector,
         commands: Commands,
         receivers: Receivers,
         daemon: int,
     ) -> None:
-        self.life = life
+        self.soak = soak
         self.settings = settings
         self.commands = commands
         self.receivers = receivers
@@ -79,23 +79,23 @@ class Reloads:
         self.before = AS_IT_WAS  # the good configuration that is in force
 
     def start(self) -> None:
-        self.life.start("reloads", self.reload)
+        self.soak.start("reloads", self.reload)
 
     def reload(self) -> None:
-        """Bad and good configurations in turns, with a certificate between; ends with what the life began with."""
-        draw = self.life.random("reloads")
-        wait = min(max(self.life.seconds / 60, 2.0), 12.0)
+        """Bad and good configurations in turns, with a certificate between; ends with what the soak began with."""
+        draw = self.soak.random("reloads")
+        wait = min(max(self.soak.seconds / 60, 2.0), 12.0)
         names = [name for name in CERTIFICATES if name != "one"] + ["one"]
         turn = 0
-        while not self.life.sleep(draw.uniform(0.7 * wait, 1.3 * wait)):
+        while not self.soak.sleep(draw.uniform(0.7 * wait, 1.3 * wait)):
             bad = BAD[turn % len(BAD)]
-            with self.life.files:
-                with self.life.excuses.during(f"reload of {bad.name}", NOT_READ):
+            with self.soak.files:
+                with self.soak.excuses.during(f"reload of {bad.name}", NOT_READ):
                     self.send(bad, good=False)
                 self.send(GOOD[turn % len(GOOD)], good=True)
-                self.rotate(names[turn % len(names)], wait_between=draw.choice([0, 0, 1.5 * self.life.times.look]))
+                self.rotate(names[turn % len(names)], wait_between=draw.choice([0, 0, 1.5 * self.soak.times.look]))
             turn += 1
-        with self.life.files:
+        with self.soak.files:
             self.send(AS_IT_WAS, good=True)
 
     def send(self, change: Change, good: bool) -> None:
@@ -106,7 +106,7 @@ class Reloads:
         if good:
             self._note_removals(change)
         os.kill(self.daemon, signal.SIGHUP)
-        self.life.tally.add("reloads good" if good else "reloads bad")
+        self.soak.tally.add("reloads good" if good else "reloads bad")
         until = time.time() + TAKEN_WITHIN_SECONDS
         successful, when = self._state()
         while time.time() < until and ((when == before[1]) if good else (successful != 0)):
@@ -114,7 +114,7 @@ class Reloads:
             successful, when = self._state()
         taken = when is not None and when != before[1]
         reload = Reload(change.name, good, successful, taken, answers=when is not None)
-        self.life.found("reload", *judge.of_reload(reload))
+        self.soak.found("reload", *judge.of_reload(reload))
         if not good:
             put(self.settings.file, self.settings.configuration())
 
@@ -134,8 +134,8 @@ class Reloads:
     def rotate(self, name: str, wait_between: float) -> None:
         """Another certificate; between key and certificate they do not belong together, which the log may say."""
         wanted = self.settings.path(f"{name}.pem").read_text()
-        limit = self.life.times.look + 3
-        with self.life.excuses.during(f"rotation to {name}", "the certificate was not read again|" + NOT_READ):
+        limit = self.soak.times.look + 3
+        with self.soak.excuses.during(f"rotation to {name}", "the certificate was not read again|" + NOT_READ):
             put(self.settings.path("server.key"), self.settings.path(f"{name}.key").read_text())
             time.sleep(wait_between)
             put(self.settings.path("server.pem"), wanted)
@@ -143,11 +143,11 @@ class Reloads:
             while time.time() < began + limit and self._served() != wanted.strip():
                 time.sleep(0.2)
         served_after = time.time() - began if self._served() == wanted.strip() else None
-        self.life.tally.add("certificates")
-        self.life.found("certificate", *judge.of_rotation(Rotation(name, served_after, limit)))
+        self.soak.tally.add("certificates")
+        self.soak.found("certificate", *judge.of_rotation(Rotation(name, served_after, limit)))
 
     def _served(self) -> str:
         try:
-            return ssl.get_server_certificate(("127.0.0.1", self.life.port), timeout=10).strip()
+            return ssl.get_server_certificate(("127.0.0.1", self.soak.port), timeout=10).strip()
         except (OSError, ssl.SSLError):
             return ""

@@ -139,21 +139,21 @@ class Follower:
 class Sample:
     """What the daemon's process took at one moment."""
 
-    share: float  # of the life
+    share: float  # of the soak
     rss_kib: int
     descriptors: int
     threads: int
 
 
 def of_memory(samples: Sequence[Sample], factor: float = 1.5, margin_kib: int = 32 * 1024) -> list[str]:
-    """Late in the life not much more than after its first third, when everything has been seen once."""
+    """Late in the soak not much more than after its first third, when everything has been seen once."""
     early = [sample.rss_kib for sample in samples if 0.25 <= sample.share <= 0.40]
     late = [sample.rss_kib for sample in samples if 0.85 <= sample.share <= 1.0]
     if not early or not late:
         return ["there are too few samples of the daemon's memory"]
     first, last = max(early), sorted(late)[len(late) // 2]
     if last > factor * first + margin_kib:
-        return [f"the daemon's memory grew from {first} KiB after a third of the life to {last} KiB at its end"]
+        return [f"the daemon's memory grew from {first} KiB after a third of the soak to {last} KiB at its end"]
     return []
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import judge_messages
 from judge_messages import Arrival
-from life import Life
 from settings import HOOK_AUTHORIZATION, HOOK_KEY
+from soak import Soak
 
 NAMES = {"/hook": "hook", "/critical": "critical"}
 HANGS_SECONDS = 4.0  # longer than their timeout_seconds
@@ -36,9 +36,9 @@ def is_genuine(header: str | None, body: bytes, key: str) -> bool:
 class Receivers:
     """One server for all; the path says which receiver is meant."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.random = life.random("receivers")
+    def __init__(self, soak: Soak) -> None:
+        self.soak = soak
+        self.random = soak.random("receivers")
         self._lock = threading.Lock()
         self.arrivals: list[Arrival] = []
         receivers = self
@@ -72,19 +72,19 @@ class Receivers:
         if status is None:  # away: hangs up without an answer
             request.close_connection = True
             request.connection.shutdown(socket.SHUT_RDWR)
-            self.life.tally.add("messages hung up on")
+            self.soak.tally.add("messages hung up on")
             self._note(name, request, body, came, 0)
             return
         if status == HTTPStatus.GATEWAY_TIMEOUT:
             time.sleep(HANGS_SECONDS)
         heard = self._answer(request, status)
-        self.life.tally.add(f"messages {name} {status}")
+        self.soak.tally.add(f"messages {name} {status}")
         self._note(name, request, body, came, status if heard else 0)
 
     def _status(self) -> int | None:
-        if self.life.away("receivers"):
+        if self.soak.away("receivers"):
             return None
-        if self.life.share > 0.9:  # at the end everything comes to rest
+        if self.soak.share > 0.9:  # at the end everything comes to rest
             return 200
         with self._lock:
             chance = self.random.random()
@@ -111,10 +111,10 @@ class Receivers:
 
     def _check_sender(self, name: str, request: http.server.BaseHTTPRequestHandler, body: bytes) -> None:
         if not is_genuine(request.headers.get("X-Gnomon-Signature"), body, HOOK_KEY):
-            self.life.found("signature", f"{name}: {request.headers.get('X-Gnomon-Signature')} is not genuine")
+            self.soak.found("signature", f"{name}: {request.headers.get('X-Gnomon-Signature')} is not genuine")
         wanted = HOOK_AUTHORIZATION if name == "hook" else None
         if request.headers.get("Authorization") != wanted:
-            self.life.found("signature", f"{name}: Authorization is not what authorization_file says")
+            self.soak.found("signature", f"{name}: Authorization is not what authorization_file says")
 
     def _note(
         self, name: str, request: http.server.BaseHTTPRequestHandler, body: bytes, came: float, status: int
@@ -135,7 +135,7 @@ class Receivers:
                 body=hashlib.sha256(body).hexdigest(),
             )
         except (ValueError, KeyError, IndexError, TypeError) as error:
-            self.life.found("message", f"{name}: not as documented ({error!r}): {body[:300]!r}")
+            self.soak.found("message", f"{name}: not as documented ({error!r}): {body[:300]!r}")
             return
         with self._lock:
             self.arrivals.append(arrival)
@@ -154,4 +154,4 @@ class Receivers:
     def judge(self) -> None:
         with self._lock:
             arrivals = list(self.arrivals)
-        self.life.found("message", *judge_messages.of_arrivals(arrivals))
+        self.soak.found("message", *judge_messages.of_arrivals(arrivals))

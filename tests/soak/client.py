@@ -14,7 +14,7 @@ from typing import Any
 import judge
 from contract import Contract
 from judge import Answer
-from life import Life
+from soak import Soak
 
 READ_ONLY = (200,)
 
@@ -36,24 +36,24 @@ class Reply:
 class Connector:
     """Makes connections of TLS to the daemon, and holds the document that answers are compared with."""
 
-    def __init__(self, life: Life, authority: str) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, authority: str) -> None:
+        self.soak = soak
         self.tls = ssl.create_default_context(cafile=authority)
         self.contract: Contract | None = None
 
     def connect(self, timeout: float = 40) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", self.life.port, context=self.tls, timeout=timeout)
+        return http.client.HTTPSConnection("127.0.0.1", self.soak.port, context=self.tls, timeout=timeout)
 
     def client(self, token: str, who: str) -> Client:
         return Client(self, token, who)
 
 
 class Client:
-    """One sender with one connection, as one thread uses it. `token` is a name in `life.tokens`."""
+    """One sender with one connection, as one thread uses it. `token` is a name in `soak.tokens`."""
 
     def __init__(self, connector: Connector, token: str, who: str) -> None:
         self._connector = connector
-        self._life = connector.life
+        self._soak = connector.soak
         self._token = token
         self._who = who
         self._connection: http.client.HTTPSConnection | None = None
@@ -66,7 +66,7 @@ class Client:
 
     def ask(self, method: str, path: str, body: Any = None, expect: Sequence[int] = READ_ONLY) -> Reply:
         """Asks once; a kept connection that the daemon has closed meanwhile (idle_seconds) is made anew."""
-        headers = {"Authorization": "Bearer " + self._life.tokens[self._token]}
+        headers = {"Authorization": "Bearer " + self._soak.tokens[self._token]}
         if isinstance(body, str):
             headers["Content-Type"] = "application/toml"
         elif body is not None:
@@ -81,8 +81,8 @@ class Client:
             except (http.client.HTTPException, OSError) as error:
                 self.close()
                 if last or (fresh and isinstance(error, TimeoutError)):
-                    if not self._life.daemon_is_gone():
-                        self._life.found("connection", f"{self._who}: {method} {path}: {error!r}")
+                    if not self._soak.daemon_is_gone():
+                        self._soak.found("connection", f"{self._who}: {method} {path}: {error!r}")
                     return Reply(0)
         self._judge(method, path, reply, expect, time.time() - began)
         return reply
@@ -105,10 +105,10 @@ class Client:
         return Reply(response.status, value, dict(response.headers), raw)
 
     def _judge(self, method: str, path: str, reply: Reply, expect: Sequence[int], seconds: float) -> None:
-        life = self._life
+        soak = self._soak
         place = path.split("?")[0]
-        life.tally.add("requests")
-        life.tally.add(f"answer {method} {re.sub(r'[0-9]+', 'N', place)} {reply.status}")
+        soak.tally.add("requests")
+        soak.tally.add(f"answer {method} {re.sub(r'[0-9]+', 'N', place)} {reply.status}")
         schema: list[str] = []
         if self._connector.contract is not None:
             content_type = reply.headers.get("Content-Type", "")
@@ -122,4 +122,4 @@ class Client:
             schema=tuple(schema),
             seconds=seconds,
         )
-        life.found("answer", *judge.of_answer(answer))
+        soak.found("answer", *judge.of_answer(answer))

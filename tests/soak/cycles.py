@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client import Connector
-from life import Life
+from soak import Soak
 from trainer import Habits, TrainingJob
 from truth import SITES, Fault
 
@@ -12,19 +12,19 @@ BUSY = Habits(fault=Fault(SITES[1], 10, 25, 40), turn_seconds=0.5, notices=0.2, 
 
 
 class Cycles:
-    def __init__(self, life: Life, connector: Connector, jobs: dict[str, TrainingJob]) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, connector: Connector, jobs: dict[str, TrainingJob]) -> None:
+        self.soak = soak
         self.connector = connector
         self.jobs = jobs
         self.admin = connector.client("admin", "cycles")
 
     def start(self) -> None:
-        self.life.start("runs that end", self.end_and_delete)
-        if self.life.seconds > 1.5 * SILENT_BEFORE_END_SECONDS:
-            self.life.start("runs that are ended", self.end_by_hand)
+        self.soak.start("runs that end", self.end_and_delete)
+        if self.soak.seconds > 1.5 * SILENT_BEFORE_END_SECONDS:
+            self.soak.start("runs that are ended", self.end_by_hand)
 
     def _job(self, name: str, number: int, habits: Habits) -> TrainingJob | None:
-        job = TrainingJob(self.life, self.connector, name, habits, str(number))
+        job = TrainingJob(self.soak, self.connector, name, habits, str(number))
         job.may_be_deleted = True
         if not job.register():
             return None
@@ -33,9 +33,9 @@ class Cycles:
         return job
 
     def _train(self, job: TrainingJob, turns: int) -> bool:
-        """So many turns, whatever is ordered; false when the life ends meanwhile, or a directive ended the run."""
+        """So many turns, whatever is ordered; false when the soak ends meanwhile, or a directive ended the run."""
         for _ in range(turns):
-            if self.life.sleep(0.5):
+            if self.soak.sleep(0.5):
                 return False
             job.train()
             job.poll()
@@ -45,14 +45,14 @@ class Cycles:
         return True
 
     def end_and_delete(self) -> None:
-        draw = self.life.random("runs that end")
+        draw = self.soak.random("runs that end")
         number = 0
         outcomes = ("completed", "failed", "stopped")
-        while not self.life.stopping.is_set():
+        while not self.soak.stopping.is_set():
             number += 1
             job = self._job("cycle", number, BUSY)
             if job is None or not self._train(job, draw.randint(6, 12)):
-                if self.life.sleep(1):
+                if self.soak.sleep(1):
                     return
             outcome = outcomes[number % 3]
             if job is None:
@@ -61,9 +61,9 @@ class Cycles:
             if job.ended:
                 continue
             job.finish(outcome)
-            self.life.tally.add("runs ended")
-            keep = self.life.times.series_keep
-            if self.life.sleep(draw.choice([1, 0.5 * keep, 1.5 * keep])):
+            self.soak.tally.add("runs ended")
+            keep = self.soak.times.series_keep
+            if self.soak.sleep(draw.choice([1, 0.5 * keep, 1.5 * keep])):
                 return
             if outcome != "completed" and number % 2 == 0:
                 self._revive(job)
@@ -74,7 +74,7 @@ class Cycles:
         """A trainer that comes back after all, with an attempt or a step that is not on record."""
         job.ended = ""
         job.restart()
-        self.life.tally.add("runs revived")
+        self.soak.tally.add("runs revived")
         self.admin.ask("DELETE", f"/v1/runs/{job.run}", expect=(409,))
         self._train(job, 4)
         if not job.ended:
@@ -86,27 +86,27 @@ class Cycles:
         self.admin.ask("DELETE", place, expect=(204,))
         self.admin.get(place, expect=(404,))
         job.client.post(f"{place}/steps", {"steps": []}, expect=(404,))
-        self.life.tally.add("runs deleted")
+        self.soak.tally.add("runs deleted")
 
     def end_by_hand(self) -> None:
         """A trainer goes silent for good; after two minutes an operator ends its run; it comes back after all."""
         operator = self.connector.client("operator", "ends runs")
         body = {"owner": "mira", "reason": "the node is gone"}
         number = 0
-        while not self.life.stopping.is_set():
+        while not self.soak.stopping.is_set():
             number += 1
             job = self._job("gone", number, BUSY)
             if job is None or not self._train(job, 10):
-                if self.life.sleep(5):
+                if self.soak.sleep(5):
                     return
                 continue
             place = f"/v1/runs/{job.run}/end"
             operator.post(place, body, expect=(409,))
-            if self.life.sleep(SILENT_BEFORE_END_SECONDS):
+            if self.soak.sleep(SILENT_BEFORE_END_SECONDS):
                 return
             operator.post(place, body, expect=(204,))
             operator.post(place, body, expect=(204,))
-            self.life.tally.add("runs ended by hand")
+            self.soak.tally.add("runs ended by hand")
             job.restart()
             self._train(job, 4)
             if not job.ended:

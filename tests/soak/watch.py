@@ -15,16 +15,16 @@ import judge
 import judge_ledger
 from client import Connector
 from judge import LogLine, Sample
-from life import Life
 from settings import Settings
+from soak import Soak
 
 RETENTION_ROUND_SECONDS = 60  # after a round over all tables
 METRICS_SECONDS_MAX = 5.0
 
 
 class Watch:
-    def __init__(self, life: Life, settings: Settings, connector: Connector, daemon: subprocess.Popen[bytes]) -> None:
-        self.life = life
+    def __init__(self, soak: Soak, settings: Settings, connector: Connector, daemon: subprocess.Popen[bytes]) -> None:
+        self.soak = soak
         self.settings = settings
         self.client = connector.client("reader", "watch")
         self.daemon = daemon
@@ -34,23 +34,23 @@ class Watch:
         self.compared = 0
 
     def start(self) -> None:
-        self.life.start("watch", self.look)
+        self.soak.start("watch", self.look)
 
     def sample(self) -> Sample:
         folder = f"/proc/{self.daemon.pid}"
         with open(f"{folder}/status", encoding="utf-8") as file:
             status = dict(line.split(":", 1) for line in file.read().splitlines())
         return Sample(
-            share=self.life.share,
+            share=self.soak.share,
             rss_kib=int(status["VmRSS"].split()[0]),
             descriptors=len(os.listdir(f"{folder}/fd")),
             threads=int(status["Threads"]),
         )
 
     def look(self) -> None:
-        wait = min(max(self.life.seconds / 100, 1), 5)
+        wait = min(max(self.soak.seconds / 100, 1), 5)
         rounds = 0
-        while not self.life.sleep(wait):
+        while not self.soak.sleep(wait):
             rounds += 1
             try:
                 self.samples.append(self.sample())
@@ -74,7 +74,7 @@ class Watch:
         seconds = time.time() - began
         self.metrics_seconds_max = max(self.metrics_seconds_max, seconds)
         if seconds > METRICS_SECONDS_MAX:
-            self.life.found("metrics", f"/metrics took {seconds:.1f} s")
+            self.soak.found("metrics", f"/metrics took {seconds:.1f} s")
         if not reply.ok:
             return
         promtool = shutil.which("promtool")
@@ -82,7 +82,7 @@ class Watch:
             check = [promtool, "check", "metrics"]
             done = subprocess.run(check, input=reply.raw, capture_output=True, timeout=60, check=False)
             if done.returncode or done.stdout or done.stderr:
-                self.life.found("metrics", f"promtool: {(done.stdout + done.stderr).decode()[:300]}")
+                self.soak.found("metrics", f"promtool: {(done.stdout + done.stderr).decode()[:300]}")
         if with_ledger:
             self.compare(reply.raw.decode())
 
@@ -93,14 +93,14 @@ class Watch:
         now = time.time()
         after = self.client.get("/metrics").raw.decode()
         first, second = judge_ledger.read_metrics(before), judge_ledger.read_metrics(after)
-        keep = self.life.times.series_keep
-        self.life.found("metrics", *judge_ledger.of_metrics(first, runs, second, now, keep))
+        keep = self.soak.times.series_keep
+        self.soak.found("metrics", *judge_ledger.of_metrics(first, runs, second, now, keep))
         self.compared += len(runs)
 
     def retention(self, slack_seconds: float) -> None:
         with contextlib.closing(open_ledger(self.settings)) as ledger:
-            keep = self.life.times.retention
-            self.life.found("retention", *judge_ledger.of_retention(ledger, time.time(), keep, slack_seconds))
+            keep = self.soak.times.retention
+            self.soak.found("retention", *judge_ledger.of_retention(ledger, time.time(), keep, slack_seconds))
 
     def rss_at(self, share: float) -> int:
         """Of the sample nearest to that moment; 0 without samples."""
@@ -115,10 +115,10 @@ def open_ledger(settings: Settings) -> sqlite3.Connection:
 LOG_LINE = re.compile(r'ts=(\S+) level=(\S+) msg=(?:"((?:[^"\\]|\\.)*)"|(\S*))')
 
 
-def read_log(life: Life, settings: Settings) -> list[LogLine]:
+def read_log(soak: Soak, settings: Settings) -> list[LogLine]:
     """The daemon's log. A line that is none of its format (a message of the C++ library) counts as an error."""
     lines = []
-    moment = life.began
+    moment = soak.began
     for text in settings.path("gnomond.log").read_text(errors="replace").splitlines():
         found = LOG_LINE.match(text)
         if "ASan doesn't fully support makecontext" in text:  # of a sanitized build; no finding (docs/testing.md)
@@ -129,12 +129,12 @@ def read_log(life: Life, settings: Settings) -> list[LogLine]:
         moment = datetime.datetime.fromisoformat(found.group(1).replace("Z", "+00:00")).timestamp()
         message = found.group(3) if found.group(3) is not None else found.group(4)
         level = found.group(2)
-        explained = level in ("error", "critical") and life.excuses.explains(moment, message)
+        explained = level in ("error", "critical") and soak.excuses.explains(moment, message)
         lines.append(LogLine(moment, level, message, explained))
     return lines
 
 
-def judge_log(life: Life, settings: Settings) -> None:
-    for line in read_log(life, settings):
+def judge_log(soak: Soak, settings: Settings) -> None:
+    for line in read_log(soak, settings):
         for complaint in judge.of_log_line(line):
-            life.findings.add("log", line.moment - life.began, complaint)
+            soak.findings.add("log", line.moment - soak.began, complaint)
