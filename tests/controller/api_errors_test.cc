@@ -199,7 +199,7 @@ TEST_F(ApiErrorTest, TextsThatAreLongOrHaveControlCharactersAreRefusedByTheirPla
 }
 
 // The log is never trimmed, and the sender may repeat itself for months.
-TEST_F(ApiErrorTest, ARefusalThatIsRepeatedIsNotedSoManyTimesAndNoMore) {
+TEST_F(ApiErrorTest, ARepeatedErrorIsAuditedOnlySoOften) {
   trainer.post_steps({{test_step(1)}});
   StepReport other = test_step(1);
   other.loss = 3.25;

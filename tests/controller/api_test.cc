@@ -246,7 +246,7 @@ TEST_F(ApiTrainerTest, AVerifierThatHangsUpWhileItWaitsGetsNoLease) {
   EXPECT_EQ(metric("gnomon_leases_active"), 1);
 }
 
-TEST_F(ApiTrainerTest, WhoWaitsBehindAVerifierThatHungUpGetsTheReplay) {
+TEST_F(ApiTrainerTest, TheNextVerifierGetsTheReplayOfOneThatHungUp) {
   trainer.begin();
   trainer.train(1, 4);
   auto gone = std::make_unique<RawConnection>(daemon.port());

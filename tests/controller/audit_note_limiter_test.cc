@@ -7,7 +7,7 @@ namespace {
 
 using ::testing::EndsWith;
 
-TEST(AuditNoteLimiterTest, OfAKindSoManyAreNotedAtOnceAndThenOneAMinuteThatCountsTheOthers) {
+TEST(AuditNoteLimiterTest, ABurstOfAKindIsAdmittedThenOneAMinuteWithACount) {
   AuditNoteLimiter notes;
   const AuditNote note{3, "stale_lease", "lease 1"};
   for (int i = 0; i < 20; ++i) {

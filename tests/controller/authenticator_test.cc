@@ -289,7 +289,7 @@ TEST_F(AuthenticatorTest, ATokenThatIsOverIsNotAccepted) {
   EXPECT_EQ(problem_of([&] { authenticator->admit(with("Bearer " + secret)); }).status, 401);
 }
 
-TEST_F(AuthenticatorTest, AFileThatWasWrittenAnewIsReadAndOthersStayWhoTheyWere) {
+TEST_F(AuthenticatorTest, AChangedTokenFileIsReadAndKnownPrincipalsStay) {
   const std::string ada_secret = add("ada", Role::kAdmin);
   const std::string bob_secret = add("bob", Role::kReader);
   auto authenticator = make_authenticator();
@@ -328,7 +328,7 @@ TEST_F(AuthenticatorTest, AFileThatCannotBeReadKeepsTheLastGoodTokens) {
 }
 
 // No descriptor was free, say: the file is as it was written, and is read when that is over.
-TEST_F(AuthenticatorTest, WhatKeptTheFileFromBeingReadMayPass) {
+TEST_F(AuthenticatorTest, AnUnreadableTokenFileIsReadAgainLater) {
   const std::string secret = add("ada", Role::kAdmin);
   add("bob", Role::kReader);
   auto authenticator = make_authenticator();

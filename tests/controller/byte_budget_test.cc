@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kFree = ByteBudget::kFree;
 
-TEST(ByteBudgetTest, WhatIsSmallIsAlwaysTaken) {
+TEST(ByteBudgetTest, SmallRequestsAreAlwaysAccepted) {
   ByteBudget budget(0);
   ByteBudget::Share first(budget), second(budget);
   EXPECT_TRUE(first.resize(kFree));
@@ -19,7 +19,7 @@ TEST(ByteBudgetTest, WhatIsSmallIsAlwaysTaken) {
   EXPECT_FALSE(first.resize(kFree + 1));
 }
 
-TEST(ByteBudgetTest, BeyondAllOfItNobodyGetsMoreUntilSomebodyEnds) {
+TEST(ByteBudgetTest, AFullBudgetGrantsNothingUntilBytesAreReleased) {
   ByteBudget budget(100);
   std::optional<ByteBudget::Share> first(budget);
   ByteBudget::Share second(budget);

@@ -42,7 +42,7 @@ class ClientConnectionsTest : public ::testing::Test {
   std::vector<std::shared_ptr<Fake>> open;
 };
 
-TEST_F(ClientConnectionsTest, ANewcomerGetsThePlaceOfWhoHasBeenAStrangerForTheLongest) {
+TEST_F(ClientConnectionsTest, ANewConnectionReplacesTheOldestUnauthenticatedOne) {
   for (int i = 0; i < 3; ++i) come(Entry::kWelcome);
   EXPECT_TRUE(connections.give(*open[0], "ann", kNoBound));
   come(Entry::kForAnother);
@@ -68,7 +68,7 @@ TEST_F(ClientConnectionsTest,
   EXPECT_EQ(connections.counts().open, 3u);
 }
 
-TEST_F(ClientConnectionsTest, WhoIsRefusedOrEndedNeitherComesBackNorEndsTwice) {
+TEST_F(ClientConnectionsTest, AClosedConnectionIsNeitherReusedNorClosedTwice) {
   for (int i = 0; i < 3; ++i) come(Entry::kWelcome);
   come(Entry::kForAnother);
   // Its request was under way.

@@ -76,7 +76,7 @@ TEST_F(DrainTest, NothingNewIsLeasedAndAllElseIsAnsweredUntilASecondSignal) {
   EXPECT_FALSE(std::filesystem::exists(wal) && std::filesystem::file_size(wal) > 0);
 }
 
-TEST_F(DrainTest, WhoWaitsForALeaseIsSentAwayAtOnce) {
+TEST_F(DrainTest, ADrainEndsWaitsForLeasesAtOnce) {
   start(60);
   FakeVerifier verifier(daemon->url());
   while (verifier.lease()) {

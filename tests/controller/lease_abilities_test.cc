@@ -54,7 +54,7 @@ class LeaseAbilitiesTest : public LeasesTest {
   }
 };
 
-TEST_F(LeaseAbilitiesTest, ARunsCheckpointsAreLeftToWhoCanReadThem) {
+TEST_F(LeaseAbilitiesTest, OnlyVerifiersThatReadTheFormatGetTheReplay) {
   add_torch_run();
   EXPECT_FALSE(grant(asker("c:1", {.checkpoint_formats = {"gnomon"}})));
   EXPECT_FALSE(grant(asker("c:2", {.frameworks = {"gnomon", "jax"}})));
@@ -62,23 +62,23 @@ TEST_F(LeaseAbilitiesTest, ARunsCheckpointsAreLeftToWhoCanReadThem) {
       grant(asker("p:1", {.checkpoint_formats = {"gnomon", "torch"}, .frameworks = {"pytorch"}})));
 }
 
-TEST_F(LeaseAbilitiesTest, WhoSaysNothingCanDoAnything) {
+TEST_F(LeaseAbilitiesTest, AVerifierWithoutAbilitiesCanDoEveryArm) {
   add_torch_run();
   EXPECT_TRUE(grant(asker("old", {})));
 }
 
-TEST_F(LeaseAbilitiesTest, ARunThatSaysNothingIsForEverybody) {
+TEST_F(LeaseAbilitiesTest, ARunWithoutAFormatFitsEveryVerifier) {
   order(1);
   EXPECT_TRUE(grant(asker("c:1", {{}, {"gnomon"}, {"gnomon"}})));
 }
 
-TEST_F(LeaseAbilitiesTest, AnArmIsLeftToWhoKnowsIt) {
+TEST_F(LeaseAbilitiesTest, OnlyVerifiersThatKnowTheArmGetTheReplay) {
   order_arm(1, "scores");
   EXPECT_FALSE(grant(asker("p:1", {.arms = {"bf16", "same"}})));
   EXPECT_TRUE(grant(asker("c:1", {.arms = {"bf16", "same", "scores"}})));
 }
 
-TEST_F(LeaseAbilitiesTest, OneWhoWaitsIsWokenForWhatItCanDoAlone) {
+TEST_F(LeaseAbilitiesTest, AWaitingVerifierIsWokenOnlyForArmsItKnows) {
   const ReplayQueue::Worker worker = leases_->asks(asker("p:1", {.arms = {"bf16"}}), 30);
   int woken = 0;
   ASSERT_NE(queue_->wait(worker, [&] { ++woken; }), 0u);
@@ -88,7 +88,7 @@ TEST_F(LeaseAbilitiesTest, OneWhoWaitsIsWokenForWhatItCanDoAlone) {
   EXPECT_EQ(woken, 1);
 }
 
-TEST_F(LeaseAbilitiesTest, WhatIsUnsupportedCostsNoTryAndDoesNotComeBack) {
+TEST_F(LeaseAbilitiesTest, AnUnsupportedReplayCostsNoAttemptAndIsNotOfferedAgain) {
   order(1);
   for (int i = 0; i < 5; ++i) {
     const std::string name = "c:" + std::to_string(i);
@@ -112,7 +112,7 @@ TEST_F(LeaseAbilitiesTest, ItsRealTriesAreCountedAllTheSame) {
   EXPECT_EQ(replay_state(1), "failed");
 }
 
-TEST_F(LeaseAbilitiesTest, ARepeatedRefusalIsTakenAndAnotherWordIsNot) {
+TEST_F(LeaseAbilitiesTest, ARepeatedFailureIsAcceptedAndAnotherOneRejected) {
   order(1);
   const Lease lease = grant("c:1").value();
   refuse(lease, "cannot");
@@ -120,7 +120,7 @@ TEST_F(LeaseAbilitiesTest, ARepeatedRefusalIsTakenAndAnotherWordIsNot) {
   EXPECT_EQ(status_of([&] { refuse(lease, "will not"); }), 409);
 }
 
-TEST_F(LeaseAbilitiesTest, AnArmThatNobodyKnowsIsGivenUpSoon) {
+TEST_F(LeaseAbilitiesTest, AnArmThatNoVerifierKnowsFailsSoon) {
   order_arm(1, "scores");
   EXPECT_FALSE(grant(asker("p:1", {.arms = {"bf16"}})));
   watch(1);
@@ -132,7 +132,7 @@ TEST_F(LeaseAbilitiesTest, AnArmThatNobodyKnowsIsGivenUpSoon) {
   EXPECT_EQ(queue_->queued(), 0);
 }
 
-TEST_F(LeaseAbilitiesTest, WhatEverybodyRefusesIsGivenUpWithTheReason) {
+TEST_F(LeaseAbilitiesTest, AReplayThatAllVerifiersRefuseFailsWithTheReason) {
   order(1);
   refuse(grant("c:1").value(), "manifest.json is missing");
   watch(1);
@@ -141,7 +141,7 @@ TEST_F(LeaseAbilitiesTest, WhatEverybodyRefusesIsGivenUpWithTheReason) {
   EXPECT_EQ(fail_reason(1), "no verifier that speaks can do it: manifest.json is missing");
 }
 
-TEST_F(LeaseAbilitiesTest, WhileNobodySpeaksNothingIsGivenUp) {
+TEST_F(LeaseAbilitiesTest, WithoutActiveVerifiersNoReplayFails) {
   order_arm(1, "scores");
   watch(1);
   watch(1000);
@@ -180,7 +180,7 @@ TEST_F(LeaseAbilitiesTest, ATrainerThatReplaysIsNotWaitedForWhereItCannot) {
 }
 
 // Nobody else could be asked, so nobody is waited for.
-TEST_F(LeaseAbilitiesTest, WhatOnlyTheTrainerCouldDoEndsWithItsWord) {
+TEST_F(LeaseAbilitiesTest, ATrainersRefusalFailsItsOwnReplay) {
   verify_inline();
   write([&](LedgerTransaction& transaction) { order(transaction, run_, 1, 0, 0, true); });
   refuse(grant_trainer(run_name(run_)).value(), "arm bf16 is not known");
@@ -195,14 +195,14 @@ TEST_F(LeaseAbilitiesTest, WhatOnlyTheTrainerCouldDoEndsWithItsWord) {
   EXPECT_EQ(replay_state(2), "failed");
 }
 
-TEST_F(LeaseAbilitiesTest, ATrainerDoesWhatEveryVerifierHasRefused) {
+TEST_F(LeaseAbilitiesTest, ATrainerDoesReplaysThatAllVerifiersRefused) {
   verify_inline();
   order(1);
   refuse(grant("c:1").value(), "manifest.json is missing");
   EXPECT_TRUE(grant_trainer(run_name(run_))) << "the verifier that speaks cannot do it";
 }
 
-TEST_F(LeaseAbilitiesTest, WhatTheTrainerRefusesIsGivenUpWhereNobodyElseSpeaks) {
+TEST_F(LeaseAbilitiesTest, ATrainersRefusalFailsTheReplayWithoutActiveVerifiers) {
   verify_inline();
   order(1);
   refuse(grant_trainer(run_name(run_)).value(), "arm bf16 is not known");

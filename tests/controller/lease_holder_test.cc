@@ -64,7 +64,7 @@ TEST_F(LeaseHolderTest, NumbersOfLeasesDoNotFollowOneAnother) {
   }
 }
 
-TEST_F(LeaseHolderTest, TheSameResultAgainIsTakenAndAnotherIsRefused) {
+TEST_F(LeaseHolderTest, TheSameResultIsAcceptedAgainAndAnotherRejected) {
   const ReplayResult first = verifier.result(lease, 0.001);
   ASSERT_EQ(complete(first), 200);
   EXPECT_EQ(complete(first), 200);
@@ -154,7 +154,7 @@ TEST_F(TokenLeaseTest, AnotherTokenNeitherKeepsNorEndsALease) {
   EXPECT_EQ(complete("verifier"), 200);
 }
 
-TEST_F(TokenLeaseTest, ATokenThatTookTheHoldersPlaceMaySpeakForIt) {
+TEST_F(TokenLeaseTest, ATokenThatReplacesARevokedOneHoldsItsLease) {
   ASSERT_TRUE(
       test::eventually([&] { return ask("GET", "/v1/runs", secrets["second"]).status == 200; }));
   revoke("verifier");
@@ -164,7 +164,7 @@ TEST_F(TokenLeaseTest, ATokenThatTookTheHoldersPlaceMaySpeakForIt) {
   EXPECT_EQ(complete("second"), 200);
 }
 
-TEST_F(TokenLeaseTest, AfterARestartTheHolderGoesOn) {
+TEST_F(TokenLeaseTest, AfterARestartTheHolderKeepsItsLease) {
   daemon.kill();
   daemon.start_again();
   EXPECT_EQ(beat("verifier"), 200);

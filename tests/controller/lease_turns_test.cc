@@ -160,7 +160,7 @@ TEST_F(LeaseTurnsTest, AGrantThatIsUndoneLeavesTheReplayToTheNext) {
   EXPECT_EQ(grant().value().token, 1);
 }
 
-TEST_F(LeaseTurnsTest, AReplayWhoseOrderIsUndoneIsNeverOnTheBoard) {
+TEST_F(LeaseTurnsTest, ARolledBackOrderIsNeverQueued) {
   EXPECT_ANY_THROW(write([&](LedgerTransaction& transaction) {
     order(transaction, run_, 1);
     throw Error("no");
@@ -178,7 +178,7 @@ TEST_F(LeaseTurnsTest, AClosedWindowTakesItsReplaysOffTheBoard) {
   EXPECT_EQ(queue_->queued(), 0);
 }
 
-TEST_F(LeaseTurnsTest, AfterARestartTheBoardHasWhatIsQueuedAndNothingElse) {
+TEST_F(LeaseTurnsTest, ARestartQueuesExactlyTheReplaysOnRecord) {
   for (int64_t replay = 1; replay <= 4; ++replay) order(replay, replay);
   grant().value();                     // 4
   const Lease done = grant().value();  // 3
@@ -205,7 +205,7 @@ TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLea
   EXPECT_FALSE(grant().has_value());
 }
 
-TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
+TEST_F(LeaseTurnsTest, ATrainerDoesReplaysThatNoActiveVerifierFits) {
   verify_inline();
   write([&](LedgerTransaction& transaction) {
     set_policy({*runs_, transaction}, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
@@ -219,7 +219,7 @@ TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
   EXPECT_FALSE(grant_trainer(run_name(run_)).has_value());
 }
 
-TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
+TEST_F(LeaseTurnsTest, AnUnschedulableReplayIsReportedOnce) {
   const auto watch = [&](double seconds) {
     clock_ += seconds;
     leases_->watch_unschedulable(ledger_);

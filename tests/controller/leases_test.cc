@@ -179,7 +179,7 @@ TEST_F(LeasesTest, WhileThereAreVerifiersATrainerLeavesReplaysToThem) {
   EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1);
 }
 
-TEST_F(LeasesTest, WhatOnlyTheTrainerCanDoNobodyElseDoes) {
+TEST_F(LeasesTest, VerifiersGetNoReplayThatOnlyTheTrainerCanDo) {
   EXPECT_FALSE(grant("v:1").has_value());
   write([&](LedgerTransaction& transaction) { order(transaction, run_, 1, 0, 0, true); });
   EXPECT_FALSE(grant("v:1").has_value());
@@ -202,7 +202,7 @@ TEST_F(LeasesTest, AQuarantinedVerifierGetsNothingMoreOfTheRun) {
   EXPECT_TRUE(grant("v:2").has_value());
 }
 
-TEST_F(LeasesTest, AQuarantinedVerifierThatSpeaksKeepsNobodyElseFromWork) {
+TEST_F(LeasesTest, AQuarantinedVerifierDoesNotBlockOthers) {
   verify_inline();
   EXPECT_FALSE(grant("broken").has_value());  // has asked, so it is there
   order(1);
@@ -223,7 +223,7 @@ TEST_F(LeasesTest, ATrainerThatOnlyConfirmsDoesNothingThatAVerifierCould) {
 }
 
 // Its answer is not believed whenever it comes, and nobody waits until its lease runs out.
-TEST_F(LeasesTest, WhatAVerifierHasUnderWayInQuarantineGoesToAnother) {
+TEST_F(LeasesTest, AQuarantinedVerifiersReplayGoesToAnother) {
   EXPECT_FALSE(grant("sound").has_value());  // has asked, so it is there
   order(1);
   const Lease lease = grant("broken").value();
@@ -249,7 +249,7 @@ TEST_F(LeasesTest, AQuarantineOutlivesARestart) {
   EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
 }
 
-TEST_F(LeasesTest, WhatOneIsToAvoidAndTheOtherHasFailedIsStillDone) {
+TEST_F(LeasesTest, AReplayIsDoneThoughOneVerifierAvoidsItAndTheOtherFailedIt) {
   EXPECT_FALSE(grant("first").has_value());
   EXPECT_FALSE(grant("second").has_value());
   write([&](LedgerTransaction& transaction) {
@@ -281,7 +281,7 @@ TEST_F(LeasesTest, AReplayThatAllVerifiersFailedIsTriedUntilItsLeasesAreUsedUp) 
   EXPECT_EQ(replay_state(1), "failed");
 }
 
-TEST_F(LeasesTest, AVerifierThatIsTheLastToSpeakTriesAgainWhatItFailed) {
+TEST_F(LeasesTest, TheLastActiveVerifierRetriesItsFailedReplay) {
   EXPECT_FALSE(grant("gone").has_value());
   order(1);
   fail(grant("left").value(), true);
@@ -290,7 +290,7 @@ TEST_F(LeasesTest, AVerifierThatIsTheLastToSpeakTriesAgainWhatItFailed) {
   EXPECT_EQ(grant("left").value().task.replay, 1);
 }
 
-TEST_F(LeasesTest, AResultThatDoesNotFitItsWindowIsRefusedAndTheLeaseGoesOn) {
+TEST_F(LeasesTest, AResultOfAnotherWindowIsRejectedAndTheLeaseStays) {
   order(1);  // steps 11–15
   const Lease lease = grant().value();
   const auto status = [&](const std::vector<int64_t>& steps) {

@@ -60,7 +60,7 @@ class LedgerFileIdentityTest : public ApiTest {
   FakeTrainer trainer{daemon.url()};
 };
 
-TEST_F(LedgerFileIdentityTest, OneThatIsDeletedIsNotWrittenAnyMore) {
+TEST_F(LedgerFileIdentityTest, ADeletedLedgerIsNotWritten) {
   for (const char* suffix : {"", "-wal", "-shm"}) fs::remove(daemon.ledger().string() + suffix);
   expect_lost("was deleted or moved away");
   expect_end_without_promise("was deleted or moved away");
@@ -68,7 +68,7 @@ TEST_F(LedgerFileIdentityTest, OneThatIsDeletedIsNotWrittenAnyMore) {
 }
 
 // docs/runbook.md, A ledger is deleted under the daemon.
-TEST_F(LedgerFileIdentityTest, WhatTheDaemonHasOpenCanBeSaved) {
+TEST_F(LedgerFileIdentityTest, ADeletedLedgerCanBeCopiedFromTheDaemon) {
   for (const char* suffix : {"", "-wal", "-shm"}) fs::remove(daemon.ledger().string() + suffix);
   const fs::path saved = daemon.folder() / "saved.sqlite";
   for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", daemon.pid()))) {
@@ -84,7 +84,7 @@ TEST_F(LedgerFileIdentityTest, WhatTheDaemonHasOpenCanBeSaved) {
   EXPECT_EQ(steps_in(saved), 20);
 }
 
-TEST_F(LedgerFileIdentityTest, OneThatIsReplacedIsNotTouched) {
+TEST_F(LedgerFileIdentityTest, AReplacedLedgerIsNotTouched) {
   const fs::path other = daemon.folder() / "other.sqlite";
   write_file_atomically(other, "another file");
   fs::rename(other, daemon.ledger());
@@ -96,7 +96,7 @@ TEST_F(LedgerFileIdentityTest, OneThatIsReplacedIsNotTouched) {
   EXPECT_EQ(read_file(wal_of(daemon.ledger())), "another WAL");
 }
 
-TEST_F(LedgerFileIdentityTest, OneThatIsCutOffIsNotWrittenAnyMore) {
+TEST_F(LedgerFileIdentityTest, ATruncatedLedgerIsNotWritten) {
   const auto bytes = fs::file_size(daemon.ledger());
   fs::resize_file(daemon.ledger(), bytes / 2);
   const std::string why = fmt::format("was cut off: it had {} bytes and has {}", bytes, bytes / 2);
@@ -105,7 +105,7 @@ TEST_F(LedgerFileIdentityTest, OneThatIsCutOffIsNotWrittenAnyMore) {
   EXPECT_EQ(fs::file_size(daemon.ledger()), bytes / 2);
 }
 
-TEST_F(LedgerFileIdentityTest, OneThatIsPutBackIsWrittenAgainAndHasEverything) {
+TEST_F(LedgerFileIdentityTest, ALedgerThatIsPutBackIsWrittenAndComplete) {
   fs::rename(daemon.ledger(), daemon.folder() / "moved");
   expect_lost("was deleted or moved away");
   fs::rename(daemon.folder() / "moved", daemon.ledger());
@@ -119,7 +119,7 @@ TEST_F(LedgerFileIdentityTest, OneThatIsPutBackIsWrittenAgainAndHasEverything) {
 }
 
 // Its content is known to SQLite as long as the daemon runs.
-TEST_F(LedgerFileIdentityTest, AWalThatIsDeletedIsPutIntoTheLedgerAtTheEnd) {
+TEST_F(LedgerFileIdentityTest, ADeletedWalIsCheckpointedAtShutdown) {
   fs::remove(wal_of(daemon.ledger()));
   // A reader of the daemon's own makes a new, empty one, often before the old one is missed.
   write_file_atomically(wal_of(daemon.ledger()), "");

@@ -76,7 +76,7 @@ TEST_F(LedgerLockTest, AHardLinkIsTheSameLedger) {
   expect_refused(elsewhere / "ledger.sqlite");
 }
 
-TEST_F(LedgerLockTest, WhoRemovesTheLocksFileOpensNoDoor) {
+TEST_F(LedgerLockTest, RemovingTheLockFileDoesNotUnlockTheLedger) {
   fs::remove(daemon.ledger().string() + ".lock");
   expect_refused(daemon.ledger());
   EXPECT_FALSE(fs::exists(daemon.ledger().string() + ".lock")) << "of those that were refused";

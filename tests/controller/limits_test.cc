@@ -273,7 +273,7 @@ TEST_F(SlowClientTest, AnIdleConnectionIsClosedAfterItsTime) {
   EXPECT_TRUE(idle.ended_within(std::chrono::seconds(8)));
 }
 
-TEST_F(SlowClientTest, WhoSaysThatNothingMoreComesStillGetsTheAnswer) {
+TEST_F(SlowClientTest, AHalfClosedConnectionStillGetsItsAnswer) {
   start("");
   for (const char* request : {"GET /v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n",
                               "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n",

@@ -149,7 +149,7 @@ TEST_F(ReplayQueueTest, AReplayGoesOnlyToAVerifierThatFits) {
               ElementsAre(1));
 }
 
-TEST_F(ReplayQueueTest, WhatOnlyTheTrainerCanDoNobodyElseIsGiven) {
+TEST_F(ReplayQueueTest, VerifiersGetNoReplayThatOnlyTheTrainerCanDo) {
   order(1, 1, 0, 0, true);
   order(2, 2);
   EXPECT_THAT(turns(), ElementsAre(2));
@@ -182,7 +182,7 @@ TEST_F(ReplayQueueTest, ANewReplayWakesTheOneThatWaitedLongestAndFits) {
   EXPECT_THAT(woken_, ElementsAre("first", "cpu", "second", "trainer"));
 }
 
-TEST_F(ReplayQueueTest, NobodyWaitsForWhatIsThere) {
+TEST_F(ReplayQueueTest, WaitingReturnsAtOnceWhileAReplayIsQueued) {
   order(1, 1);
   EXPECT_EQ(wait("one"), 0);
   ReplayQueue::Worker worker = verifier();
@@ -206,7 +206,7 @@ TEST_F(ReplayQueueTest, WhenOneLeavesWithoutWorkAnotherIsWoken) {
   EXPECT_EQ(woken_.size(), 2);
 }
 
-TEST_F(ReplayQueueTest, OnlyWhoWasWokenIsMissedWhenItLeaves) {
+TEST_F(ReplayQueueTest, ForgetReportsAWorkerThatWasWoken) {
   const uint64_t woken = wait("woken");
   const uint64_t waiting = wait("waiting");
   order(1, 1);
@@ -214,7 +214,7 @@ TEST_F(ReplayQueueTest, OnlyWhoWasWokenIsMissedWhenItLeaves) {
   EXPECT_TRUE(queue_.forget(waiting));
 }
 
-TEST_F(ReplayQueueTest, NewTermsWakeWhoFitsNow) {
+TEST_F(ReplayQueueTest, NewTermsWakeWorkersThatFitNow) {
   queue_.set_terms(1, {1, {"backend=cuda"}});
   order(1, 1);
   wait("cpu", verifier({{"backend", "cpu"}}));

@@ -170,7 +170,7 @@ TEST_F(RunEndTest, ARunWhoseTrainerHasJustSpokenIsNot) {
   EXPECT_EQ(get("/v1/runs/run-1").at("state"), "live");
 }
 
-TEST_F(RunEndTest, OneThatHasEndedOtherwiseIsLeftAsItIsAndWhoSaysSoMustBeSaid) {
+TEST_F(RunEndTest, AnEndedRunIsNotEndedAgainAndTheOwnerIsRequired) {
   begin_run("test");
   EXPECT_EQ(refused("POST", "/v1/runs/1/end", R"({"owner":" ","reason":"x"})").status, 400);
   EXPECT_EQ(refused("POST", "/v1/runs/7/end", kEnd).status, 404);

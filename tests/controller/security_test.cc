@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Every operation of the API, with every role and with none.
-TEST_F(SecurityTest, EveryRouteLetsInWhoItsDocumentSays) {
+TEST_F(SecurityTest, EveryRouteAdmitsTheRolesOfItsDocument) {
   for (const auto& [pattern, item] : test::openapi().at("paths").as_object()) {
     std::string path = pattern;
     for (const char* name : {"{run}", "{lease}", "{number}"}) {
@@ -64,7 +64,7 @@ TEST_F(SecurityTest, EveryRouteLetsInWhoItsDocumentSays) {
   }
 }
 
-TEST_F(SecurityTest, ARefusalSaysHowToComeIn) {
+TEST_F(SecurityTest, AnErrorNamesTheMissingCredential) {
   const Answer stranger = ask("GET", "/v1/runs", "");
   EXPECT_EQ(stranger.status, 401);
   EXPECT_THAT(stranger.head, HasSubstr("WWW-Authenticate: Bearer realm=\"gnomon\""));
@@ -208,7 +208,7 @@ TEST_F(SecurityTest, AnotherSitesPageCannotOrder) {
       << "the run is unknown, the page is its own";
 }
 
-TEST_F(SecurityTest, WhyItIsNotReadyIsToldToWhoHasAToken) {
+TEST_F(SecurityTest, ReadinessDetailsNeedAToken) {
   std::filesystem::rename(daemon.ledger(), daemon.ledger().string() + ".elsewhere");
   const Answer stranger = ask("GET", "/readyz", "");
   EXPECT_EQ(stranger.status, 503);
@@ -225,7 +225,7 @@ class RateLimitTest : public SecurityTest {
             "stranger_requests_per_second = 5\nstranger_request_burst = 10\n") {}
 };
 
-TEST_F(RateLimitTest, WhoComesTooOftenIsToldWhenToComeAgainAndOthersAreServed) {
+TEST_F(RateLimitTest, AClientOverItsRateGets429AndOthersAreServed) {
   int refused = 0;
   for (int i = 0; i < 40; ++i) {
     const Answer answer = ask("GET", "/v1/runs", secrets["reader"]);
@@ -285,7 +285,7 @@ class ConnectionRoomTest : public SecurityTest {
   }
 };
 
-TEST_F(ConnectionRoomTest, StrangersKeepNobodyOutHoweverManyTheyAre) {
+TEST_F(ConnectionRoomTest, UnauthenticatedConnectionsDoNotLockOutTokens) {
   begin();
   const std::unique_ptr<RawConnection> trainer = held(secrets["trainer"]);
   RawConnection waits(daemon.port());

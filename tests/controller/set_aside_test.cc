@@ -201,7 +201,7 @@ TEST_F(LostRunTest, AnEventCannotBeRead) {
   expect_only_run_1_suffers();
 }
 
-TEST_F(LostRunTest, WhatTheDaemonHasInMemoryPutsTheLedgerRight) {
+TEST_F(LostRunTest, TheDaemonRepairsTheLedgerFromMemory) {
   restart();
   edit(
       "PRAGMA busy_timeout=5000; UPDATE decision_state SET body = '{}' WHERE run = 1; DELETE FROM "

@@ -108,7 +108,7 @@ TEST_F(StalledWriterTest, NoLeaseOfALivingVerifierEndsAndTheQueueStaysShort) {
 }
 
 // Those that are silent end all the same, soon after.
-TEST_F(StalledWriterTest, WhoIsSilentLosesItsLease) {
+TEST_F(StalledWriterTest, ASilentVerifierLosesItsLease) {
   for (auto& verifier : verifiers) leases.push_back(verifier->lease().value());
   double longest = 0;
   {

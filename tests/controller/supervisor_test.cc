@@ -132,7 +132,7 @@ class EndedRunTest : public LedgerTest {
                 [this] { return steady; }};
 };
 
-TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
+TEST_F(EndedRunTest, ARunWithASilentTrainerCanBeEndedAsFailed) {
   const int64_t run = begin();
   EXPECT_EQ(end(run), 409) << "the daemon has just begun: the trainer may not have found it yet";
   steady += 119;
@@ -154,7 +154,7 @@ TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
 }
 
 // It was cut off, and reports on as if nothing had been.
-TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
+TEST_F(EndedRunTest, AnEndedRunThatReportsIsSupervisedAgain) {
   const int64_t run = begin();
   const auto report = [&](int64_t step) {
     StepReport one;
@@ -226,7 +226,7 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
 }
 
 // A paused one reports nothing; it polls.
-TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
+TEST_F(EndedRunTest, ARunWithAnActiveTrainerCannotBeEnded) {
   const int64_t run = begin();
   steady += 500;
   runs.record_contact(run);

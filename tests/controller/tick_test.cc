@@ -190,7 +190,7 @@ TEST_F(TickTest, ALateRejectionIsOnRecord) {
   EXPECT_EQ(directive().state, "rejected");
 }
 
-TEST_F(TickTest, AnOverridesEndIsHeardWithoutAnyReport) {
+TEST_F(TickTest, AnOverrideEndsWithoutAnyReport) {
   ledger_.write([&](LedgerTransaction& transaction) {
     override_run({*runs_, transaction}, run_, {"silence", "", "", "ann", "a test", 50});
   });

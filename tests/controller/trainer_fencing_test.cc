@@ -128,7 +128,7 @@ TEST_F(TrainerFencingTest, TheTrainerThatStartedLaterTakesOver) {
   EXPECT_EQ(newer.step(2, 2).status, 200);
 }
 
-TEST_F(TrainerFencingTest, WhatTheOlderOneTookIsDeliveredAgain) {
+TEST_F(TrainerFencingTest, DirectivesOfTheReplacedTrainerAreDeliveredAgain) {
   ASSERT_EQ(older.begin(900).status, 200);
   ASSERT_EQ(older.attempt(1).status, 200);
   order();
@@ -162,7 +162,7 @@ TEST_F(TrainerFencingTest, APollThatWaitsEndsWhenAnotherTakesOver) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
 }
 
-TEST_F(TrainerFencingTest, WhoSaysNothingOfItsProcessIsNotFenced) {
+TEST_F(TrainerFencingTest, ATrainerWithoutAnIncarnationIsNotFenced) {
   Process silent(daemon.url(), "");
   ASSERT_EQ(older.begin(900).status, 200);
   EXPECT_EQ(silent.begin(0).status, 200) << "an older program in the place of a newer one";

@@ -39,7 +39,7 @@ std::vector<std::string> ordered_kinds(const SimulatedRun& run) {
   return all;
 }
 
-TEST(CapabilitiesTest, WhoSwitchesWholeLayersHasTheGuiltyLayerPinned) {
+TEST(CapabilitiesTest, ATrainerThatSwitchesLayersGetsTheGuiltyLayerPinned) {
   const SimulatedRun run = supervised(fault_under({.plan = "layer"}));
   ASSERT_THAT(run.decisions("attribution"), SizeIs(1));
   const std::vector<std::string> sites = run.decisions("attribution")[0].sites;
@@ -73,7 +73,7 @@ TEST(CapabilitiesTest, EachRescueOfALayerIsOfWholeLayers) {
   EXPECT_GT(rescues, 0);
 }
 
-TEST(CapabilitiesTest, WhoSwitchesTheWholeRunAloneIsNotAskedForSites) {
+TEST(CapabilitiesTest, ATrainerThatSwitchesOnlyTheRunIsNotSearchedForSites) {
   const SimulatedRun run = supervised(fault_under({.plan = "run"}));
   EXPECT_EQ(run.orders("attribution"), 0);
   ASSERT_THAT(run.directives("rollback"), SizeIs(1));
@@ -82,14 +82,14 @@ TEST(CapabilitiesTest, WhoSwitchesTheWholeRunAloneIsNotAskedForSites) {
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
 }
 
-TEST(CapabilitiesTest, WhoCannotGoBackIsPinnedFromHereOn) {
+TEST(CapabilitiesTest, ATrainerWithoutRollbackIsPinnedFromTheNextStep) {
   const SimulatedRun run = supervised(fault_under({.rollback = "none"}, 300));
   EXPECT_THAT(ordered_kinds(run), Not(Contains("rollback")));
   ASSERT_GE(run.directives("set_plan").size(), 1u);
   EXPECT_THAT(run.directives("set_plan")[0].plan, HasSubstr(kGuilty));
 }
 
-TEST(CapabilitiesTest, WhoCannotGoBackIsHeldWhereTheWeightsAreLost) {
+TEST(CapabilitiesTest, ATrainerWithoutRollbackIsHeldOnNonFiniteWeights) {
   Truth nan = spike(333, NAN, kGuilty);
   nan.capabilities.rollback = "none";
   SimulatedRun run(nan, scenario_policy());

@@ -36,7 +36,7 @@ TEST_P(EveryScenario, DecidesTheSameWhenItsEventsAreReplayed) {
   EXPECT_EQ(log, run.log);
 }
 
-TEST_P(EveryScenario, HearingEverythingTwiceChangesNothing) {
+TEST_P(EveryScenario, RepeatedEventsChangeNothing) {
   SimulatedRun run(GetParam().truth, GetParam().policy);
   GetParam().play(run);
   State state;

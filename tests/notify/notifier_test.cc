@@ -90,7 +90,7 @@ class NotifierTest : public LedgerTest {
   std::unique_ptr<Notifier> notifier_;
 };
 
-TEST_F(NotifierTest, WhatIsTakenIsDeletedAndCountedAndSigned) {
+TEST_F(NotifierTest, ADeliveredMessageIsSignedCountedAndDeleted) {
   WebhookReceiver hook;
   Receiver signed_one = receiver("a", hook.url());
   signed_one.secrets = {"k1", "k2"};
@@ -145,7 +145,7 @@ TEST_F(NotifierTest, AClockThatIsSetBackKeepsNoMessageWaiting) {
   EXPECT_NEAR(std::stod(given.substr(2)), wall() - 1800, 30) << "the receiver's clock was set too";
 }
 
-TEST_F(NotifierTest, AMessageThatIsNeverTakenHoldsUpItsRunAlone) {
+TEST_F(NotifierTest, AnUndeliverableMessageBlocksOnlyItsRun) {
   WebhookReceiver hook([](const Delivery& delivery, size_t) {
     return delivery.label("run_name") == "r1" ? HttpReply{500, "broken"} : HttpReply{};
   });
@@ -162,7 +162,7 @@ TEST_F(NotifierTest, AMessageThatIsNeverTakenHoldsUpItsRunAlone) {
       << "the second one was never sent";
 }
 
-TEST_F(NotifierTest, OneThatIsRefusedIsDroppedAndToldInTheAudit) {
+TEST_F(NotifierTest, ARejectedMessageIsDroppedAndAudited) {
   WebhookReceiver hook([](const Delivery& delivery, size_t) {
     return delivery.label("decision") == "2" ? HttpReply{400, "what is this"} : HttpReply{};
   });
@@ -228,7 +228,7 @@ TEST_F(NotifierTest, AReceiverThatHangsHoldsUpNobodyElseAndEndsByItsTime) {
   hanging.server().release();
 }
 
-TEST_F(NotifierTest, WhoIsAwayIsToldWhenHeIsBack) {
+TEST_F(NotifierTest, AnUnreachableReceiverGetsItsMessagesLater) {
   WebhookReceiver hook;
   hook.server().stop();
   start({receiver("a", hook.url())});
@@ -243,7 +243,7 @@ TEST_F(NotifierTest, WhoIsAwayIsToldWhenHeIsBack) {
   EXPECT_THAT(told(hook.taken(), 2), ElementsAre("r2:1", "r2:2"));
 }
 
-TEST_F(NotifierTest, ManyRunsAreToldInTheirOrderUnderFailures) {
+TEST_F(NotifierTest, MessagesOfManyRunsKeepTheirOrderUnderFailures) {
   WebhookReceiver hook([](const Delivery&, size_t before) {
     return HttpReply{.status = before % 7 == 3 ? 500 : 200, .close_unanswered = before % 5 == 1};
   });
@@ -262,7 +262,7 @@ TEST_F(NotifierTest, ManyRunsAreToldInTheirOrderUnderFailures) {
   EXPECT_TRUE(drains());
 }
 
-TEST_F(NotifierTest, WhatWaitsTooLongIsGivenUp) {
+TEST_F(NotifierTest, AMessageThatWaitsTooLongIsDropped) {
   Receiver away = receiver("a", "http://127.0.0.1:1/");
   away.give_up_hours = 0.5 / 3600;
   start({away});
