@@ -194,11 +194,11 @@ def main() -> None:
     bench = Bench(arguments.device, arguments.tiny)
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
 
-    def say(what: str, found: dict[str, Any]) -> None:
+    def print_row(what: str, found: dict[str, Any]) -> None:
         print(json.dumps({"what": what, "device": name, "torch": torch.__version__, **found}))
         sys.stdout.flush()
 
-    say("linear", bench.linear())
+    print_row("linear", bench.linear())
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(pathlib.Path(folder))
         try:
@@ -211,10 +211,10 @@ def main() -> None:
                 directory=folder,
             ) as run:
                 assert wait_until_registered(run, 10)
-                say("loop", bench.loop(run))
+                print_row("loop", bench.loop(run))
         finally:
             daemon.kill()
-    say("shadow", bench.shadow())
+    print_row("shadow", bench.shadow())
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ std::string difference_from_events(Connection& connection, int64_t run,
 
 StateFinding examine_state(Connection& connection, const RunRow& run) {
   StateFinding finding{run.id, run.label(), {}, false};
-  const auto say = [&](const std::string& what) {
+  const auto record = [&](const std::string& what) {
     finding.problem =
         fmt::format("the decision state of {} ({}): {}", run_name(run.id), finding.label, what);
   };
@@ -109,15 +109,15 @@ StateFinding examine_state(Connection& connection, const RunRow& run) {
     const std::optional<StateOnRecord> known = state_on_record(connection, run.id, policy);
     finding.can_serve = true;
     if (known && !known->rebuilt_because.empty()) {
-      say(known->rebuilt_because);
+      record(known->rebuilt_because);
     } else if (const std::string what = difference_from_events(connection, run.id, policy);
                !what.empty()) {
-      say(what);
+      record(what);
     }
   } catch (const RunSetAside& error) {
-    say(error.reason());
+    record(error.reason());
   } catch (const Error& error) {
-    say(error.what());
+    record(error.what());
   }
   return finding;
 }

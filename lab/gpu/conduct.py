@@ -44,19 +44,19 @@ def run_part(setting, part, limit, kept, found):
     if found:
         entry["went_on"] = True
     kept.write()
-    frame.say(f"== {part.name} (up to {limit:.0f} s): {part.run.__doc__.splitlines()[0]}"
+    frame.log(f"== {part.name} (up to {limit:.0f} s): {part.run.__doc__.splitlines()[0]}"
               + ("\n   goes on with what was found before" if found else ""))
     status, reason = attempted(lambda: part.run(setting, budget, found), found)
     entry["status"] = status
     if reason:
         entry["reason"] = reason
     entry["seconds"] = round(time.monotonic() - began, 1)
-    frame.say(f"   {status} in {entry['seconds']} s" + (f": {reason[:600]}" if reason else ""))
+    frame.log(f"   {status} in {entry['seconds']} s" + (f": {reason[:600]}" if reason else ""))
     if status == "failed":
         kept.write()
         remedies.try_all(setting, part, budget, entry, attempted)
         entry["next"] = remedies.next_step(part.name, entry)
-        frame.say(f"   next: {entry['next']}")
+        frame.log(f"   next: {entry['next']}")
     entry["seconds"] = round(time.monotonic() - began, 1)
     kept.write()
     return status
@@ -77,19 +77,19 @@ def conduct(setting, chosen, budget, kept, found_before, whole_budget=False):
         limit = left if whole_budget else min(part.limit, left)
         statuses[part.name] = run_part(setting, part, limit, kept, found_before.get(part.name, {}))
     kept.write()
-    tell(statuses, kept)
+    report(statuses, kept)
     return statuses
 
 
-def tell(statuses, kept):
+def report(statuses, kept):
     groups = {}
     for name, status in statuses.items():
         groups.setdefault(status, []).append(name)
-    frame.say("")
+    frame.log("")
     for status, names in groups.items():
-        frame.say(f"{status}: {', '.join(names)}")
+        frame.log(f"{status}: {', '.join(names)}")
     for name in groups.get("not started", []):
-        frame.say(f"   {name} was not started: {kept.parts[name]['reason']}")
+        frame.log(f"   {name} was not started: {kept.parts[name]['reason']}")
     if groups.keys() & {"not started", "cut short"}:
-        frame.say("The same call again, with these results in --out or --kept, goes on where this one ended.")
-    frame.say(f"results: {kept.path.name}")
+        frame.log("The same call again, with these results in --out or --kept, goes on where this one ended.")
+    frame.log(f"results: {kept.path.name}")

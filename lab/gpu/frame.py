@@ -275,5 +275,5 @@ def last_lines(text, count):
     return "\n".join(text.strip().splitlines()[-count:]) or "it said nothing"
 
 
-def say(text):
+def log(text):
     print(text, file=sys.stderr, flush=True)

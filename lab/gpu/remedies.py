@@ -95,13 +95,13 @@ def try_all(setting, part, budget, entry, attempt):
         if budget.left() < LEAST:
             one.update(status="not started", reason="no time was left")
             continue
-        frame.say(f"   trying {words}")
+        frame.log(f"   trying {words}")
         status, reason = attempt(lambda: once(setting, words, part, budget, failed, found), found)
         one["status"] = status
         if reason:
             one["reason"] = reason
         setting.keep()
-        frame.say(f"   {words}: {status}" + (f": {reason[:300]}" if reason else ""))
+        frame.log(f"   {words}: {status}" + (f": {reason[:300]}" if reason else ""))
         if status == "ok":
             return
 

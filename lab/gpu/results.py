@@ -67,7 +67,7 @@ def all_kept(folders, smoke):
         try:
             whole = json.loads(path.read_text())
         except ValueError:
-            frame.say(f"{path} is not JSON and is left aside")
+            frame.log(f"{path} is not JSON and is left aside")
             continue
         if "parts" not in whole or whole.get("smoke") != smoke:
             continue

@@ -20,7 +20,7 @@ class VerdictShown : public ::testing::Test {
     trainer_.emplace(daemon_.url());
     trainer_->begin();
   }
-  std::string told(std::vector<std::string> arguments) {
+  std::string output_of(std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--url", daemon_.url()});
     const test::EndedProcess ended = run_gnomon(arguments);
     EXPECT_EQ(ended.status, 0) << ended.errors;
@@ -35,13 +35,13 @@ class VerdictShown : public ::testing::Test {
 
 TEST_F(VerdictShown, ARunThatNobodyVerifiesIsCalledSoEverywhere) {
   trainer_->train(1, 40);
-  EXPECT_THAT(told({"runs"}), HasSubstr("unverified"));
-  const std::string status = told({"status", "test"});
+  EXPECT_THAT(output_of({"runs"}), HasSubstr("unverified"));
+  const std::string status = output_of({"status", "test"});
   EXPECT_THAT(status, HasSubstr("unverified since "));
   EXPECT_THAT(status, HasSubstr("40 steps since step 0 without a measured window"));
   EXPECT_THAT(status, HasSubstr("steps since the last verified one: 40"));
   EXPECT_THAT(status, HasSubstr("the last report of a step: "));
-  EXPECT_THAT(told({"status", "test", "--json"}), HasSubstr("\"verdict\": \"unverified\""));
+  EXPECT_THAT(output_of({"status", "test", "--json"}), HasSubstr("\"verdict\": \"unverified\""));
   const test::EndedProcess summary =
       run_gnomon({"summary", "--ledger", daemon_.ledger().string(), "--json"});
   EXPECT_EQ(summary.status, 0) << summary.errors;
@@ -58,20 +58,20 @@ TEST_F(VerdictShown, WatchSaysEachVerdictWhenItChanges) {
   test::ChildProcess watch(
       {GNOMON_PROGRAM, "watch", "test", "--interval", "0.05", "--url", daemon_.url()},
       file("told"));
-  const auto says = [&](const std::string& words) {
+  const auto has_printed = [&](const std::string& words) {
     return test::eventually(
         [&] { return read_file(file("told")).find(words) != std::string::npos; });
   };
-  EXPECT_TRUE(says("verdict unverified: No window yet"));
+  EXPECT_TRUE(has_printed("verdict unverified: No window yet"));
   trainer_->train(5, 10);
-  EXPECT_TRUE(says("verdict unverified: Nobody verifies this run"));
+  EXPECT_TRUE(has_printed("verdict unverified: Nobody verifies this run"));
   FakeVerifier verifier(daemon_.url());
   while (std::optional<Lease> lease = verifier.lease()) verifier.complete(*lease, 0.001);
-  EXPECT_TRUE(says("verdict good: FP8 keeps up")) << read_file(file("told"));
+  EXPECT_TRUE(has_printed("verdict good: FP8 keeps up")) << read_file(file("told"));
   trainer_->client().checked("POST", trainer_->path("/finished"),
                              to_json(RunFinished{"completed", 10, 3, 1, 1}));
   EXPECT_EQ(watch.wait(), 0);
-  EXPECT_THAT(told({"runs"}), HasSubstr("ended"));
+  EXPECT_THAT(output_of({"runs"}), HasSubstr("ended"));
 }
 
 }  // namespace

@@ -32,15 +32,16 @@ TEST(WatchTest, SaysThatNoStepComesAndThatTheyComeAgain) {
   test::ChildProcess watch({GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--quiet-after",
                             "0.5", "--url", daemon.url()},
                            folder.path() / "told");
-  const auto told = [&] { return read_file(folder.path() / "told"); };
-  ASSERT_TRUE(test::eventually(
-      [&] { return told().find("no step has come for 0.5 s after step 1") != std::string::npos; }));
+  const auto printed = [&] { return read_file(folder.path() / "told"); };
+  ASSERT_TRUE(test::eventually([&] {
+    return printed().find("no step has come for 0.5 s after step 1") != std::string::npos;
+  }));
   report(2);
   ASSERT_TRUE(test::eventually(
-      [&] { return told().find("steps come again: step 2") != std::string::npos; }));
+      [&] { return printed().find("steps come again: step 2") != std::string::npos; }));
   client.checked("POST", "/v1/runs/run-1/finished", to_json(RunFinished{"failed", 2, 3, 1, 1}));
   EXPECT_EQ(watch.wait(), 0);
-  EXPECT_THAT(told(), HasSubstr("the run is failed at step 2"));
+  EXPECT_THAT(printed(), HasSubstr("the run is failed at step 2"));
 }
 
 }  // namespace

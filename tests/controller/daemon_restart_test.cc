@@ -108,7 +108,7 @@ TEST_F(RestartTest, RestartsBetweenAnyTwoRequestsDoNotChangeWhatIsDecided) {
       }
     }
   };
-  auto told = [](const DaemonProcess& of) {
+  auto decided = [](const DaemonProcess& of) {
     HttpClient client = of.client();
     std::string text;
     boost::json::value decisions =
@@ -120,13 +120,13 @@ TEST_F(RestartTest, RestartsBetweenAnyTwoRequestsDoNotChangeWhatIsDecided) {
     return text;
   };
   scenario(trainer, verifier, [&] { restart(); });
-  std::string restarted = told(daemon);
+  std::string restarted = decided(daemon);
   DaemonProcess calm({}, test_policy());
   calm.start();
   FakeTrainer calm_trainer(calm.url());
   FakeVerifier calm_verifier(calm.url());
   scenario(calm_trainer, calm_verifier, [] {});
-  EXPECT_EQ(restarted, told(calm));
+  EXPECT_EQ(restarted, decided(calm));
   EXPECT_FALSE(restarted.empty());
 }
 

@@ -128,9 +128,11 @@ TEST(ClockTest, AClockThatIsSetADayAheadExpiresNoDirective) {
                            to_json(OverrideRequest{"pause", "", "", "ann", "to look", 0}));
   trainer.train(2, 2);  // it lives and has not listened: its directive would expire
   write_file_atomically(offset, "86400");
-  const auto said = [&](const char* what) { return daemon.log().find(what) != std::string::npos; };
+  const auto logged = [&](const char* what) {
+    return daemon.log().find(what) != std::string::npos;
+  };
   // Said by the look that would have expired it; the one after it sees what came of that.
-  ASSERT_TRUE(eventually([&] { return said("was set 86400 s ahead"); }));
+  ASSERT_TRUE(eventually([&] { return logged("was set 86400 s ahead"); }));
   HttpClient client = daemon.client();
   const auto looks = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
   while (std::chrono::steady_clock::now() < looks) {
@@ -139,7 +141,7 @@ TEST(ClockTest, AClockThatIsSetADayAheadExpiresNoDirective) {
   }
   EXPECT_EQ(trainer.ack(1, {"applied", 1, 1, "", 0}).state, "applied");
   write_file_atomically(offset, "0");
-  EXPECT_TRUE(eventually([&] { return said("machine's clock again"); }));
+  EXPECT_TRUE(eventually([&] { return logged("machine's clock again"); }));
 }
 
 class ShortLeaseTest : public ::testing::Test {};

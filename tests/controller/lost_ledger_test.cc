@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 class LostLedgerTest : public ApiTest {
  protected:
   // What a trainer sends that was rolled back once and is at step 42 of its third attempt.
-  void go_on() {
+  void continue_run() {
     RunRegistration registration = test_registration();
     registration.last_directive = 7;
     registration.newest_plan_version = 4;
@@ -39,8 +39,8 @@ class LostLedgerTest : public ApiTest {
 };
 
 TEST_F(LostLedgerTest, AllAttemptsAreTakenAgainAndStepsGoOnWithoutTheEarlierOnes) {
-  go_on();
-  go_on();  // everything may be sent twice
+  continue_run();
+  continue_run();  // everything may be sent twice
   EXPECT_EQ(trainer.post_steps({{late_step(42), late_step(43)}}).accepted, 2);
   boost::json::value run = get(trainer.path(""));
   EXPECT_EQ(run.at("attempts").as_array().size(), 3u);
@@ -50,7 +50,7 @@ TEST_F(LostLedgerTest, AllAttemptsAreTakenAgainAndStepsGoOnWithoutTheEarlierOnes
 }
 
 TEST_F(LostLedgerTest, DirectivesAreNumberedAboveWhatTheTrainerKnows) {
-  go_on();
+  continue_run();
   HttpClient client = daemon.client();
   OverrideAccepted accepted = from_json<OverrideAccepted>(
       client
@@ -63,7 +63,7 @@ TEST_F(LostLedgerTest, DirectivesAreNumberedAboveWhatTheTrainerKnows) {
 }
 
 TEST_F(LostLedgerTest, AWindowSomeOfWhoseStepsWereNeverReportedIsJudgedByItsEnds) {
-  go_on();
+  continue_run();
   report_checkpoint(40);
   trainer.post_steps({{late_step(41), late_step(44)}});  // 42, 43 and 45 are lost
   report_checkpoint(45);
@@ -81,7 +81,7 @@ TEST_F(LostLedgerTest, AWindowSomeOfWhoseStepsWereNeverReportedIsJudgedByItsEnds
 }
 
 TEST_F(LostLedgerTest, AWindowWhoseFirstStepsWereNeverReportedIsNotJudged) {
-  go_on();
+  continue_run();
   report_checkpoint(40);
   trainer.post_steps({{late_step(43), late_step(44), late_step(45)}});
   report_checkpoint(45);
@@ -96,7 +96,7 @@ TEST_F(LostLedgerTest, AWindowWhoseFirstStepsWereNeverReportedIsNotJudged) {
 }
 
 TEST_F(LostLedgerTest, TheSameArmOfSuchAWindowComparesTheStepsThereAre) {
-  go_on();
+  continue_run();
   report_checkpoint(40);
   trainer.post_steps({{late_step(41), late_step(44)}});
   report_checkpoint(45);
@@ -110,7 +110,7 @@ TEST_F(LostLedgerTest, TheSameArmOfSuchAWindowComparesTheStepsThereAre) {
 }
 
 TEST_F(LostLedgerTest, AStepBeforeItsAttemptBeganIsRefusedWhereverItStandsInABatch) {
-  go_on();
+  continue_run();
   Refused refusal =
       refused("POST", trainer.path("/steps"), to_json(StepBatch{{late_step(42), late_step(30)}}));
   EXPECT_EQ(refusal.status, 400);

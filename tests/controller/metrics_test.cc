@@ -156,23 +156,23 @@ DeviceHealth errors(int64_t uncorrected) {
 
 TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice) {
   metrics.start_run(1, "demo/1", {});
-  const auto take = [&](const std::string& host, const DeviceHealth& health) {
+  const auto record = [&](const std::string& host, const DeviceHealth& health) {
     metrics.update_run(1, [&](RunNumbers& numbers) { record_device(numbers, host, health); });
   };
   const std::string of_a =
       "gnomon_device_ecc_errors_total{device=\"0000:01:00.0\",host=\"a\",kind=\"uncorrected\","
       "run=\"demo/1\"} ";
-  take("a", errors(5));
+  record("a", errors(5));
   EXPECT_THAT(text(), HasSubstr(of_a + "5\n"));
-  take("a", errors(7));
+  record("a", errors(7));
   EXPECT_THAT(text(), HasSubstr(of_a + "7\n"));
-  take("a", errors(1));
+  record("a", errors(1));
   EXPECT_THAT(text(), HasSubstr(of_a + "1\n"));
   DeviceHealth silent = errors(1);
   silent.ecc_uncorrected.reset();
-  take("a", silent);
+  record("a", silent);
   EXPECT_THAT(text(), HasSubstr(of_a + "1\n"));
-  take("b", errors(2));
+  record("b", errors(2));
   EXPECT_THAT(text(), Not(HasSubstr("host=\"a\"")));
   EXPECT_THAT(text(), HasSubstr("gnomon_device_up{device=\"0000:01:00.0\",host=\"b\""));
   metrics.drop_run_at(1, 0);

@@ -10,7 +10,7 @@
 namespace gnomon::decide {
 namespace {
 
-Witness says(const std::string& verifier, double run_end, double bf16_end) {
+Witness witness_with(const std::string& verifier, double run_end, double bf16_end) {
   Witness witness;
   witness.verifier = verifier;
   witness.fingerprint_equal = true;
@@ -22,17 +22,17 @@ Witness says(const std::string& verifier, double run_end, double bf16_end) {
 }
 
 TEST(AgreementTest, BetweenEqualDevicesOneBitIsADifference) {
-  const Witness one = says("a", 3.01, 3.0);
-  EXPECT_TRUE(compare_witnesses(one, says("b", 3.01, 3.0), 1).agrees);
-  EXPECT_FALSE(compare_witnesses(one, says("b", 3.01, std::nextafter(3.0, 4)), 1).agrees);
-  EXPECT_FALSE(compare_witnesses(one, says("b", std::nextafter(3.01, 4), 3.0), 1).agrees);
-  Witness other_weights = says("b", 3.01, 3.0);
+  const Witness one = witness_with("a", 3.01, 3.0);
+  EXPECT_TRUE(compare_witnesses(one, witness_with("b", 3.01, 3.0), 1).agrees);
+  EXPECT_FALSE(compare_witnesses(one, witness_with("b", 3.01, std::nextafter(3.0, 4)), 1).agrees);
+  EXPECT_FALSE(compare_witnesses(one, witness_with("b", std::nextafter(3.01, 4), 3.0), 1).agrees);
+  Witness other_weights = witness_with("b", 3.01, 3.0);
   other_weights.end_hash = "abd";
   EXPECT_FALSE(compare_witnesses(one, other_weights, 1).agrees);
 }
 
 TEST(AgreementTest, TwoDevicesOfOneKindAreComparedBitByBitWhateverTheRunsIs) {
-  Witness one = says("a", 3.01, 3.0), other = says("b", 3.01, 3.0 + 1e-9);
+  Witness one = witness_with("a", 3.01, 3.0), other = witness_with("b", 3.01, 3.0 + 1e-9);
   one.fingerprint_equal = other.fingerprint_equal = false;
   EXPECT_TRUE(compare_witnesses(one, other, 0.1).agrees);
   one.fingerprint = other.fingerprint = "kind";
@@ -40,11 +40,11 @@ TEST(AgreementTest, TwoDevicesOfOneKindAreComparedBitByBitWhateverTheRunsIs) {
 }
 
 TEST(AgreementTest, OtherDevicesMayDifferByTheNoise) {
-  Witness one = says("a", 3.01, 3.0), other = says("b", 3.01, 2.995);
+  Witness one = witness_with("a", 3.01, 3.0), other = witness_with("b", 3.01, 2.995);
   other.fingerprint_equal = false;
   EXPECT_TRUE(compare_witnesses(one, other, 0.2).agrees);
   EXPECT_FALSE(compare_witnesses(one, other, 0.1).agrees);
-  other = says("b", 3.06, 3.05);  // the same D from another loss
+  other = witness_with("b", 3.06, 3.05);  // the same D from another loss
   other.fingerprint_equal = false;
   EXPECT_FALSE(compare_witnesses(one, other, 0.2).agrees);
 }

@@ -85,7 +85,7 @@ class AnyLiar {
 
   const std::string& words() const { return words_; }
   const std::string& liar() const { return lying_.liar; }
-  bool told() const { return told_ > 0; }
+  bool found_liar() const { return found_liar_ > 0; }
 
  private:
   struct Late {
@@ -106,7 +106,7 @@ class AnyLiar {
       end = answer.run_end_loss_bf16;
     if (now && lying_.kind == 4 && in_bf16 && end) *end = 3.1;
     if (answer.purpose == "shadow") last_ = own;
-    told_ += end != own || lying_.kind == 1 ? 1 : 0;
+    found_liar_ += end != own || lying_.kind == 1 ? 1 : 0;
   }
 
   bool hold(const Event& event) {
@@ -150,7 +150,7 @@ class AnyLiar {
   ReplayFinished honest_;
   std::optional<double> last_;
   std::vector<Late> late_;
-  int64_t asked_ = 0, told_ = 0;
+  int64_t asked_ = 0, found_liar_ = 0;
   bool feeding_ = false;
 };
 
@@ -161,7 +161,7 @@ std::vector<std::string> verdicts(const SimulatedRun& run) {
 }
 
 TEST(AnyLiarTest, HarmsNoHealthyRun) {
-  int64_t told = 0;
+  int64_t found_liar = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     AnyLiar scene(seed, Truth(), 0);
     const SimulatedRun& run = scene.play();
@@ -170,9 +170,9 @@ TEST(AnyLiarTest, HarmsNoHealthyRun) {
     EXPECT_FALSE(run.paused);
     EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
     for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
-    told += scene.told();
+    found_liar += scene.found_liar();
   }
-  EXPECT_GT(told, 200) << "of 300 scenes";
+  EXPECT_GT(found_liar, 200) << "of 300 scenes";
 }
 
 // Three sources, and one of them lies.

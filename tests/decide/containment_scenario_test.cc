@@ -38,7 +38,7 @@ Truth harmed(std::vector<Harm> harms) {
   return truth;
 }
 
-SimulatedRun told(const Truth& truth, const Policy& policy, int64_t steps = 1000) {
+SimulatedRun run_of(const Truth& truth, const Policy& policy, int64_t steps = 1000) {
   SimulatedRun run(truth, policy);
   run.start();
   run.train_until(steps);
@@ -85,7 +85,7 @@ TEST(ContainmentScenarioTest, FaultsOfVeryDifferentStrengthAreAllPinned) {
         harms.push_back({sites[i], 201, i == strongest ? 0.5 : 0.03});
         guilty.push_back(sites[i]);
       }
-      const SimulatedRun run = told(harmed(harms), scenario_policy());
+      const SimulatedRun run = run_of(harmed(harms), scenario_policy());
       EXPECT_THAT(actions(run), ElementsAre("pin"));
       ASSERT_TRUE(run.state.containment);
       EXPECT_EQ(run.state.containment->rung, "pin");
@@ -125,7 +125,7 @@ TEST(ContainmentScenarioTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRe
 TEST(ContainmentScenarioTest, OnlyWhenTheSearchFailsTheWholeRunGoesToBf16) {
   std::vector<Harm> harms;
   for (const std::string& site : site_names(4)) harms.push_back({site, 201, 0.02});
-  const SimulatedRun run = told(harmed(harms), scenario_policy());
+  const SimulatedRun run = run_of(harmed(harms), scenario_policy());
   EXPECT_THAT(actions(run), ElementsAre("bf16"));
   EXPECT_THAT(run.decisions("attribution")[0].sentence, HasSubstr("could not be pinned"));
 }
@@ -134,7 +134,7 @@ TEST(ContainmentScenarioTest, AFaultFromTheFirstStepIsGoneBehindAlthoughItLiesIn
   const Policy policy = with([](Policy& p) { p.detector.burn_in_steps = 80; });
   for (const double percent : {0.5, 0.08, 0.03, 0.02}) {
     SCOPED_TRACE(percent);
-    const SimulatedRun run = told(harmed({{kGuilty, 1, percent}}), policy, 600);
+    const SimulatedRun run = run_of(harmed({{kGuilty, 1, percent}}), policy, 600);
     const auto rollbacks = run.directives("rollback");
     ASSERT_THAT(rollbacks, SizeIs(1));
     EXPECT_EQ(rollbacks[0].to_step, 0) << "a run's beginning cannot have been damaged by it";
@@ -153,7 +153,7 @@ Truth stuck_loader() {
 }
 
 TEST(ContainmentScenarioTest, ALoaderThatStandsStillHoldsTheRunWithItsBatches) {
-  const SimulatedRun run = told(stuck_loader(), scenario_policy());
+  const SimulatedRun run = run_of(stuck_loader(), scenario_policy());
   EXPECT_THAT(actions(run), ElementsAre("rollback", "rollback", "hold"));
   EXPECT_THAT(actions(run), Not(Contains("bf16")));
   EXPECT_TRUE(run.paused);
@@ -204,7 +204,7 @@ TEST(ContainmentScenarioTest, ALimitOfRollbacksRespectsTheVerdict) {
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
-    const SimulatedRun run = told(row.truth, row.policy, 700);
+    const SimulatedRun run = run_of(row.truth, row.policy, 700);
     EXPECT_EQ(run.decisions("verdict")[0].verdict, row.verdict);
     const auto done = run.decisions("action");
     EXPECT_EQ(done.empty() ? ActionName() : done.back().action, row.last);

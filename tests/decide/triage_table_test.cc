@@ -83,7 +83,7 @@ TriageEvidence of_spike(std::vector<TriageAnswer> answers, bool non_finite = fal
 }
 
 // "same bf16", or "= fp8_numerics".
-std::string told(const TriageStep& step) {
+std::string conclusion_of(const TriageStep& step) {
   if (step.verdict) {
     EXPECT_TRUE(step.tests.empty());
     EXPECT_FALSE(step.verdict->sentence.empty());
@@ -109,7 +109,7 @@ void PrintTo(const TableCase& table, std::ostream* out) { *out << table.name; }
 class TriageTable : public ::testing::TestWithParam<TableCase> {};
 
 TEST_P(TriageTable, SaysWhatToAskNextOrWhatItIs) {
-  EXPECT_EQ(told(triage(GetParam().evidence, GetParam().rules)), GetParam().next);
+  EXPECT_EQ(conclusion_of(triage(GetParam().evidence, GetParam().rules)), GetParam().next);
 }
 
 TriageRules plain(int pairs = 0) {
@@ -382,11 +382,11 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(TriageTest, ARunInBf16HasNoFp8ToBlame) {
   TriageEvidence evidence = of_spike({});
   evidence.in_bf16 = true;
-  EXPECT_EQ(told(triage(evidence, plain(3))), "same");
+  EXPECT_EQ(conclusion_of(triage(evidence, plain(3))), "same");
   TriageAnswer answer = same(true);
   answer.spike = SpikeComparison{4.0, false, true};
   evidence.answers = {answer};
-  EXPECT_EQ(told(triage(evidence, plain(3))), "= generic_spike");
+  EXPECT_EQ(conclusion_of(triage(evidence, plain(3))), "= generic_spike");
 }
 
 TEST(TriageTest, AFaultsVerdictSaysSinceWhenAndWhose) {
@@ -402,7 +402,7 @@ TEST(TriageTest, WhatRanksSendInLowPrecisionIsNamedWhereNoReplayCanHaveIt) {
     TriageRules rules = plain();
     rules.sends_low = sends_low;
     const TriageStep step = triage(of_gap({same(false, false)}), rules);
-    EXPECT_EQ(told(step), "= transient_fault");
+    EXPECT_EQ(conclusion_of(step), "= transient_fault");
     return step.verdict->sentence;
   };
   EXPECT_NE(sentence_of(true).find("what ranks send in low precision"), std::string::npos);

@@ -41,12 +41,12 @@ void* counted(void* memory) {
   return memory;
 }
 
-void* take(size_t bytes) {
+void* allocate(size_t bytes) {
   check(bytes);
   return counted(std::malloc(std::max<size_t>(bytes, 1)));
 }
 
-void* take(size_t bytes, std::align_val_t alignment) {
+void* allocate(size_t bytes, std::align_val_t alignment) {
   check(bytes);
   const auto multiple = static_cast<size_t>(alignment);
   return counted(std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple));
@@ -76,17 +76,17 @@ using gnomon::fuzz::or_throw;
 using gnomon::fuzz::take;
 
 // All of them: a sanitizer's library has each for itself, and would not call ours.
-void* operator new(size_t n) { return or_throw(take(n)); }
-void* operator new[](size_t n) { return or_throw(take(n)); }
-void* operator new(size_t n, std::align_val_t a) { return or_throw(take(n, a)); }
-void* operator new[](size_t n, std::align_val_t a) { return or_throw(take(n, a)); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return take(n); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return take(n); }
+void* operator new(size_t n) { return or_throw(allocate(n)); }
+void* operator new[](size_t n) { return or_throw(allocate(n)); }
+void* operator new(size_t n, std::align_val_t a) { return or_throw(allocate(n, a)); }
+void* operator new[](size_t n, std::align_val_t a) { return or_throw(allocate(n, a)); }
+void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
+void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n); }
 void* operator new(size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-  return take(n, a);
+  return allocate(n, a);
 }
 void* operator new[](size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-  return take(n, a);
+  return allocate(n, a);
 }
 void operator delete(void* p) noexcept { give_back(p); }
 void operator delete[](void* p) noexcept { give_back(p); }

@@ -37,12 +37,12 @@ class InAFolder(unittest.TestCase):
         self.addCleanup(scratch.cleanup)
         self.folder = pathlib.Path(scratch.name)
         (self.folder / "bin").mkdir()
-        frame.say, said = self.said_by(frame.say)
+        frame.log, said = self.said_by(frame.log)
         self.said = said
 
     def said_by(self, real):
         said = []
-        self.addCleanup(setattr, frame, "say", real)
+        self.addCleanup(setattr, frame, "log", real)
         return said.append, said
 
     def setting(self, smoke=False, **facts):

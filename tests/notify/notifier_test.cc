@@ -63,7 +63,8 @@ class NotifierTest : public LedgerTest {
     });
   }
   // "run:decision" of those that were taken, of one run or (0) of all.
-  static std::vector<std::string> told(const std::vector<Delivery>& deliveries, int64_t run = 0) {
+  static std::vector<std::string> summaries_of(const std::vector<Delivery>& deliveries,
+                                               int64_t run = 0) {
     std::vector<std::string> lines;
     for (const Delivery& delivery : deliveries) {
       if (run != 0 && delivery.label("run_id") != fmt::format("run-{}", run)) continue;
@@ -100,7 +101,7 @@ TEST_F(NotifierTest, ADeliveredMessageIsSignedCountedAndDeleted) {
   enqueue(1, 1, 3);
   ASSERT_TRUE(hook.await_taken(3));
   EXPECT_TRUE(drains());
-  EXPECT_THAT(told(hook.taken()), ElementsAre("r1:1", "r1:2", "r1:3"));
+  EXPECT_THAT(summaries_of(hook.taken()), ElementsAre("r1:1", "r1:2", "r1:3"));
   EXPECT_TRUE(eventually([&] { return counted("a", "delivered") == 3; }));
   for (const Delivery& delivery : hook.all()) {
     const test::HttpRequest& request = delivery.request;
@@ -122,7 +123,7 @@ TEST_F(NotifierTest, OneThatFailsIsSentAgainUnderTheSameNameAndTheNextOneWaits) 
   start({receiver("a", hook.url())});
   enqueue(1, 1, 2);
   ASSERT_TRUE(hook.await_taken(2));
-  EXPECT_THAT(told(hook.all()), ElementsAre("r1:1", "r1:1", "r1:1", "r1:1", "r1:2"));
+  EXPECT_THAT(summaries_of(hook.all()), ElementsAre("r1:1", "r1:1", "r1:1", "r1:1", "r1:2"));
   EXPECT_EQ(hook.all()[0].id(), hook.all()[3].id());
   EXPECT_NE(hook.all()[3].id(), hook.all()[4].id());
   EXPECT_TRUE(drains());
@@ -155,7 +156,7 @@ TEST_F(NotifierTest, AnUndeliverableMessageBlocksOnlyItsRun) {
   ASSERT_TRUE(hook.await_taken(20));
   std::vector<std::string> wanted;
   for (int i = 1; i <= 20; ++i) wanted.push_back(fmt::format("r2:{}", i));
-  EXPECT_EQ(told(hook.taken(), 2), wanted);
+  EXPECT_EQ(summaries_of(hook.taken(), 2), wanted);
   EXPECT_TRUE(eventually([&] { return number(ledger_, "SELECT count(*) FROM outbox") == 2; }));
   EXPECT_TRUE(eventually([&] { return number(ledger_, "SELECT max(tries) FROM outbox") > 2; }));
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM outbox WHERE last_error LIKE '%500: broken%'"), 1)
@@ -169,7 +170,7 @@ TEST_F(NotifierTest, ARejectedMessageIsDroppedAndAudited) {
   start({receiver("a", hook.url())});
   enqueue(1, 1, 3);
   ASSERT_TRUE(hook.await_taken(2));
-  EXPECT_THAT(told(hook.all()), ElementsAre("r1:1", "r1:2", "r1:3"));
+  EXPECT_THAT(summaries_of(hook.all()), ElementsAre("r1:1", "r1:2", "r1:3"));
   EXPECT_TRUE(drains());
   EXPECT_EQ(number(ledger_,
                    "SELECT count(*) FROM audit WHERE what = 'notifications_dropped' AND "
@@ -223,7 +224,7 @@ TEST_F(NotifierTest, AReceiverThatHangsHoldsUpNobodyElseAndEndsByItsTime) {
   ASSERT_TRUE(eventually([&] { return hanging.all().size() >= 2; })) << "again after its time";
   EXPECT_TRUE(eventually(
       [&] { return number(ledger_, "SELECT count(*) FROM outbox WHERE receiver = 'slow'") == 0; }));
-  EXPECT_THAT(told(hanging.all()), ElementsAre("r1:1", "r1:1", "r1:2", "r1:3"));
+  EXPECT_THAT(summaries_of(hanging.all()), ElementsAre("r1:1", "r1:1", "r1:2", "r1:3"));
   EXPECT_EQ(counted("slow", "failed"), 1);
   hanging.server().release();
 }
@@ -239,8 +240,8 @@ TEST_F(NotifierTest, AnUnreachableReceiverGetsItsMessagesLater) {
   }));
   hook.server().start();
   ASSERT_TRUE(hook.await_taken(4));
-  EXPECT_THAT(told(hook.taken(), 1), ElementsAre("r1:1", "r1:2"));
-  EXPECT_THAT(told(hook.taken(), 2), ElementsAre("r2:1", "r2:2"));
+  EXPECT_THAT(summaries_of(hook.taken(), 1), ElementsAre("r1:1", "r1:2"));
+  EXPECT_THAT(summaries_of(hook.taken(), 2), ElementsAre("r2:1", "r2:2"));
 }
 
 TEST_F(NotifierTest, MessagesOfManyRunsKeepTheirOrderUnderFailures) {
@@ -257,7 +258,7 @@ TEST_F(NotifierTest, MessagesOfManyRunsKeepTheirOrderUnderFailures) {
   for (int64_t run = 1; run <= 6; ++run) {
     std::vector<std::string> wanted;
     for (int i = 1; i <= 10; ++i) wanted.push_back(fmt::format("r{}:{}", run, i));
-    EXPECT_EQ(told(hook.taken(), run), wanted);
+    EXPECT_EQ(summaries_of(hook.taken(), run), wanted);
   }
   EXPECT_TRUE(drains());
 }
@@ -287,7 +288,7 @@ TEST_F(NotifierTest, OtherReceiversAndKeysAreTakenWhileItRuns) {
   ASSERT_TRUE(eventually([&] { return counted("b", "delivered") == 0; }));
   enqueue(1, 2, 2);
   ASSERT_TRUE(first.await_taken(2) && second.await_taken(1));
-  EXPECT_THAT(told(second.taken()), ElementsAre("r1:2"));
+  EXPECT_THAT(summaries_of(second.taken()), ElementsAre("r1:2"));
   const test::HttpRequest request = first.taken()[1].request;
   const std::string given = request.headers.at("x-gnomon-signature");
   EXPECT_EQ(given, signature(request.body, std::stoll(given.substr(2)), {"new", "old"}));
@@ -325,7 +326,7 @@ TEST_F(NotifierTest, ItEndsAtOnceAlthoughAReceiverHangsAndTheNextOneGoesOn) {
   hook.server().release();
   start({receiver("a", hook.url())});
   ASSERT_TRUE(drains());
-  EXPECT_THAT(told(hook.all()), ElementsAre("r1:1", "r1:1", "r1:2"));
+  EXPECT_THAT(summaries_of(hook.all()), ElementsAre("r1:1", "r1:1", "r1:2"));
 }
 
 TEST_F(NotifierTest, AnEndlessAnswerIsAnAnswer) {

@@ -223,14 +223,14 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
   deaf.kinds = {"attempt"};
   clock_ = 60;
   set_receivers({receiver("a"), receiver("b"), deaf});
-  const auto told = [&] {
+  const auto sent_lines = [&] {
     std::vector<std::string> lines;
     for (const std::string& line : messages()) {
       if (!line.starts_with("a ")) lines.push_back(line);
     }
     return lines;
   };
-  EXPECT_THAT(told(), ElementsAre("b paused"));
+  EXPECT_THAT(sent_lines(), ElementsAre("b paused"));
   EXPECT_EQ(number(ledger_,
                    "SELECT count(DISTINCT json_extract(alert, '$.starts_at')) FROM outbox "
                    "WHERE kind = 'paused'"),
@@ -239,19 +239,21 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
   set_receivers({receiver("a"), receiver("b"), deaf});
   make_runs();
   set_receivers({receiver("a"), receiver("b"), deaf});
-  EXPECT_THAT(told(), ElementsAre("b paused")) << "once, also after a restart";
+  EXPECT_THAT(sent_lines(), ElementsAre("b paused")) << "once, also after a restart";
   deaf.kinds = {"paused"};
   set_receivers({receiver("a"), deaf, receiver("b")});
-  EXPECT_THAT(told(), ElementsAre("b paused", "deaf paused")) << "who wants more hears it too";
+  EXPECT_THAT(sent_lines(), ElementsAre("b paused", "deaf paused"))
+      << "who wants more hears it too";
   set_receivers({receiver("a"), deaf});
   set_receivers({receiver("a"), receiver("b"), deaf});
-  EXPECT_THAT(told(), ElementsAre("deaf paused", "b paused")) << "who was removed is another one";
+  EXPECT_THAT(sent_lines(), ElementsAre("deaf paused", "b paused"))
+      << "who was removed is another one";
   ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
     finished.outcome = "stopped";
     finish_run({*runs_, transaction}, run_, finished);
   });
-  EXPECT_THAT(told(),
+  EXPECT_THAT(sent_lines(),
               ElementsAre("deaf paused", "b paused", "b paused -", "deaf paused -", "b ended"));
 }
 
@@ -269,9 +271,9 @@ TEST_F(OutboxTest, WhoWantsLessByNowStillHearsTheEndOfWhatItWasTold) {
   set_receivers({narrowed});
   override_run("pause");
   acknowledge(3);
-  std::vector<std::string> told = messages();
-  std::erase_if(told, [](const std::string& line) { return line == "a override"; });
-  EXPECT_THAT(told, ElementsAre("a attempt", "a paused", "a paused -", "a paused"));
+  std::vector<std::string> sent_lines = messages();
+  std::erase_if(sent_lines, [](const std::string& line) { return line == "a override"; });
+  EXPECT_THAT(sent_lines, ElementsAre("a attempt", "a paused", "a paused -", "a paused"));
 }
 
 TEST_F(OutboxTest, WhoIsAddedInAWriteThatIsUndoneIsNotToldYet) {

@@ -17,13 +17,13 @@ SQLite::Statement rows_of(SQLite::Database& ledger, const char* sql, const RunRe
 // What is on record was sent, and what was acknowledged is on record.
 template <typename Key, typename Sent, typename FateOf>
 void check_there(const std::map<Key, Sent>& sent, const std::set<Key>& there, FateOf fate_of,
-                 const std::function<void(const Key&, const char*)>& say) {
+                 const std::function<void(const Key&, const char*)>& report) {
   for (const Key& key : there) {
-    if (!sent.contains(key)) say(key, "is on record and was never sent");
+    if (!sent.contains(key)) report(key, "is on record and was never sent");
   }
   for (const auto& [key, what] : sent) {
     if (fate_of(what) == Fate::kAcknowledged && !there.contains(key)) {
-      say(key, "was acknowledged and is not on record");
+      report(key, "was acknowledged and is not on record");
     }
   }
 }

@@ -9,7 +9,7 @@
 
 namespace gnomon::robustness {
 
-void Follower::take(const std::string& block) {
+void Follower::handle_block(const std::string& block) {
   std::istringstream lines(block);
   int64_t id = 0;
   std::string text;
@@ -51,7 +51,7 @@ void Follower::follow_once(int socket) {
   text.erase(0, at + 4);
   while (!ended && !leaving_) {
     for (size_t end = text.find("\n\n"); end != std::string::npos; end = text.find("\n\n")) {
-      take(text.substr(0, end));
+      handle_block(text.substr(0, end));
       text.erase(0, end + 2);
     }
     text += test::receive(socket, std::chrono::milliseconds(20), ended);

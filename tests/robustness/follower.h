@@ -23,7 +23,7 @@ class Follower {
  private:
   void follow_once(int socket);
   // One event, or a comment.
-  void take(const std::string& block);
+  void handle_block(const std::string& block);
 
   Scene& scene_;
   std::atomic<bool> leaving_ = false;

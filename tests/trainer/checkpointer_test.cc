@@ -36,7 +36,7 @@ class CheckpointerTest : public ::testing::Test {
     checkpointer_ = std::make_unique<Checkpointer>(store_, content(), host_memory(), keep_last,
                                                    callbacks, log_);
   }
-  void take(int64_t step) {
+  void write(int64_t step) {
     CheckpointReport report;
     report.attempt = 1;
     report.step = step;
@@ -65,7 +65,7 @@ TEST_F(CheckpointerTest, WritesTheStateAsItWasAtTheBoundary) {
   std::promise<void> go;
   start(3);
   values_[0] = 42;
-  take(10);
+  write(10);
   values_[0] = -1;  // the next step goes on while the checkpoint is written
   checkpointer_->drain();
   const SafetensorsFile file(store_.path_of(1, 10) / "model.safetensors");
@@ -75,7 +75,7 @@ TEST_F(CheckpointerTest, WritesTheStateAsItWasAtTheBoundary) {
 
 TEST_F(CheckpointerTest, ReportsWhatItWrote) {
   start(3);
-  take(10);
+  write(10);
   checkpointer_->drain();
   ASSERT_EQ(reports_.size(), 1u);
   const CheckpointInfo info = verify_checkpoint(store_.path_of(1, 10));
@@ -91,7 +91,7 @@ TEST_F(CheckpointerTest, KeepsTheNewestAndWhatIsNeeded) {
   needed_step_ = 10;
   start(2);
   for (int64_t step : {0, 10, 20, 30, 40}) {
-    take(step);
+    write(step);
     checkpointer_->drain();
   }
   EXPECT_THAT(steps_on_disk(), ElementsAre(10, 30, 40));
@@ -101,8 +101,8 @@ TEST_F(CheckpointerTest, WaitsWhenTheWriteBeforeIsStillGoingOnAndCountsIt) {
   std::promise<void> go;
   hold_ = go.get_future().share();
   start(3);
-  take(10);
-  auto second = std::async(std::launch::async, [this] { take(20); });
+  write(10);
+  auto second = std::async(std::launch::async, [this] { write(20); });
   EXPECT_EQ(second.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
   go.set_value();
   second.get();
@@ -115,20 +115,20 @@ TEST_F(CheckpointerTest, WaitsWhenTheWriteBeforeIsStillGoingOnAndCountsIt) {
 TEST_F(CheckpointerTest, AFullDiskFailsThatCheckpointOnly) {
   std::signal(SIGXFSZ, SIG_IGN);
   start(3);
-  take(10);
+  write(10);
   checkpointer_->drain();
   rlimit old{};
   ::getrlimit(RLIMIT_FSIZE, &old);
   rlimit small = old;
   small.rlim_cur = 1000;
   ::setrlimit(RLIMIT_FSIZE, &small);
-  take(20);
+  write(20);
   EXPECT_THROW(checkpointer_->drain(), SystemError);
   ::setrlimit(RLIMIT_FSIZE, &old);
   EXPECT_EQ(checkpointer_->failures(), 1);
   EXPECT_THAT(steps_on_disk(), ElementsAre(10));
   EXPECT_EQ(reports_.size(), 1u);
-  take(30);
+  write(30);
   checkpointer_->drain();
   EXPECT_THAT(steps_on_disk(), ElementsAre(10, 30));
 }

@@ -226,7 +226,7 @@ class Inbox:
     def __init__(self, *left: Directive) -> None:
         self.left = list(left)
 
-    def take(self) -> Directive | None:
+    def pop(self) -> Directive | None:
         return self.left.pop(0) if self.left else None
 
     def close(self) -> list[Directive]:

@@ -42,7 +42,7 @@ def apply(run: Run, decision: Decision) -> None:
         _answer(run, directive, "")
     elif directive.kind == "stop":
         if run._on_checkpoint is not None:
-            _take_checkpoint(run, directive)
+            _write_checkpoint(run, directive)
         run._stopped = True
         _answer(run, directive, "")
         raise Stopped(directive.reason or "a directive")
@@ -142,11 +142,11 @@ def _roll_back(run: Run, directive: Directive) -> None:
 def _checkpoint_now(run: Run, directive: Directive) -> None:
     if run._on_checkpoint is None:
         return _answer(run, directive, "this trainer takes no checkpoints between its own")
-    _take_checkpoint(run, directive)
+    _write_checkpoint(run, directive)
     _answer(run, directive, "")
 
 
-def _take_checkpoint(run: Run, directive: Directive) -> None:
+def _write_checkpoint(run: Run, directive: Directive) -> None:
     """A function that fails rejects the directive: it must not come again at each restart."""
     assert run._on_checkpoint is not None
     try:
@@ -191,7 +191,7 @@ def _settle(run: Run, directive: Directive, reason: str) -> None:
 def _restart(run: Run, directive: Directive, reason: str) -> None:
     """Keeps the steps so far in a checkpoint, where a rollback does not drop them anyway."""
     if directive.kind != "rollback" and run._on_checkpoint is not None:
-        _take_checkpoint(run, directive)
+        _write_checkpoint(run, directive)
     if run._lead is not None:
         run._lead.defer(directive, run.newest_step)
     log.warning("restart this trainer: %s", reason)

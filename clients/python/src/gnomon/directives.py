@@ -81,7 +81,7 @@ class DirectiveInbox:
         self._thread = threading.Thread(target=self._loop, name="gnomon-directives", daemon=True)
         self._thread.start()
 
-    def take(self) -> Directive | None:
+    def pop(self) -> Directive | None:
         """The next directive, oldest first. Its acknowledgement is on its way already."""
         try:
             return self._queue.popleft()
@@ -159,7 +159,7 @@ class DirectiveInbox:
             return
         self._ledger = ledger
         self._last_seen = 0
-        while (directive := self.take()) is not None:
+        while (directive := self.pop()) is not None:
             self._log.warning(
                 "directive %d (%s) is given up: the ledger that knew it is gone",
                 *(directive.number, directive.kind),

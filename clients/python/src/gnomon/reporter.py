@@ -62,7 +62,7 @@ class Contact:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._away_since: float | None = None
-        self._told_token = -60.0
+        self._warned_token = -60.0
 
     def succeeded(self) -> None:
         with self._lock:
@@ -81,9 +81,9 @@ class Contact:
     def may_log_token(self) -> bool:
         """Once a minute, whoever asks."""
         with self._lock:
-            due = time.monotonic() - self._told_token >= 60
+            due = time.monotonic() - self._warned_token >= 60
             if due:
-                self._told_token = time.monotonic()
+                self._warned_token = time.monotonic()
             return due
 
 

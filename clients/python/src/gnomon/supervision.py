@@ -152,7 +152,7 @@ class Supervision:
         decisions: list[Decision] = []
         # One at a time: what it does counts for the next one.
         while not decisions and self._inbox is not None:
-            directive = self._inbox.take()
+            directive = self._inbox.pop()
             if directive is None:
                 break
             if directive.number > self.state.last_directive:
@@ -191,7 +191,7 @@ class Supervision:
             attempt.time = time.time()
             self.state.attempts.append(attempt)
             self.state.finished = ""
-            self._take_plan(plan, base_step + 1)
+            self._apply_plan(plan, base_step + 1)
             self.save()
         if pending is not None and pending_ack is not None:
             self.outbox.put(ack_target(pending.number), pending_ack)
@@ -201,7 +201,7 @@ class Supervision:
         """A plan that is in force from `first_step` on; `acknowledge` writes it to the disk."""
         with self._lock:
             self.plan_before_loss = ""
-            self._take_plan(plan, first_step)
+            self._apply_plan(plan, first_step)
 
     def roll_back(self, directive: Directive, newest_step: int, plan: PrecisionPlan) -> None:
         """The answer and the new attempt reach the disk as one."""
@@ -367,7 +367,7 @@ class Supervision:
         state.base_plan = registration.base_plan
         return state
 
-    def _take_plan(self, plan: PrecisionPlan, first_step: int) -> None:
+    def _apply_plan(self, plan: PrecisionPlan, first_step: int) -> None:
         self.state.set_plan(plan.version, plan.to_toml())
         self._versions = [it for it in self._versions if it[0] < first_step][-_VERSIONS_MAX:]
         self._versions.append((first_step, plan.version, self.state.attempt))
