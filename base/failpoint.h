@@ -18,7 +18,7 @@ namespace gnomon::failpoint {
 
 enum class Point {
   kBeforeCommit,     // of the ledger's writer; may fail
-  kAfterCommit,      // before anybody is told
+  kAfterCommit,      // before anybody is notified
   kBeforeAnswer,     // to a request that was carried out
   kWalCheckpoint,    // of the ledger's writer
   kMigration,        // inside the transaction that brings a ledger to this version; may fail

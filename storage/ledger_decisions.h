@@ -1,4 +1,4 @@
-// Rows of what the decision core heard (events), keeps (its state) and wanted (decisions,
+// Rows of what the decision core handled (events), keeps (its state) and wanted (decisions,
 // directives), and of the stream that clients follow. As in ledger_runs.h.
 #pragma once
 

@@ -1,6 +1,6 @@
 // A ledger's files as bytes, before SQLite touches them: SQLite takes an empty file for a new
 // database and drops a WAL that it cannot read, and with it what was acknowledged. Whatever is
-// wrong here is told and left as it is.
+// wrong here is reported and left as it is.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Rows of what people are told and what they ask for: trainers' notices and operators' overrides.
-// As in ledger_runs.h.
+// Rows of what people are notified of and what they ask for: trainers' notices and operators'
+// overrides. As in ledger_runs.h.
 #pragma once
 
 #include <optional>

@@ -29,7 +29,7 @@ class ClientConnections {
   enum class Entry {
     kWelcome,
     kForAnother,  // welcome; a stranger's ends for it
-    kFull,        // has to be told so, and leaves then
+    kFull,        // gets an answer that says so, and is closed
     kNoPlace,     // is to be closed: so many are leaving already
   };
   struct Counts {
@@ -55,7 +55,7 @@ class ClientConnections {
     std::weak_ptr<ClientConnection> connection;
     std::string holder;
     std::optional<Strangers::iterator> stranger;
-    bool leaving = false;  // ends for another, or is told that there is no place
+    bool leaving = false;  // ends for another, or is answered that there is no place
   };
 
   void remove_from_holder(Place& place);

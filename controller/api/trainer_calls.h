@@ -11,7 +11,7 @@ QueryParameter incarnation_parameter();
 QueryParameter wait_parameter();
 
 // audited_write() of a call of run `run`'s trainer, which is refused (409) when another process has
-// taken the run over. The trainer counts as heard from.
+// taken the run over. Records a contact of the trainer.
 void trainer_write(Exchange& exchange, Services& services, const Request& request, int64_t run,
                    const Ledger::Write& write);
 

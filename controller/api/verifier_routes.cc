@@ -23,15 +23,15 @@ int64_t lease_id(const std::string& text) {
   return id;
 }
 
-// One asker's way through the queue. Whoever was woken for a replay and leaves without one passes
-// the word on, whatever made it leave.
+// One request for work. A request that was woken for a replay and ends without one wakes the next,
+// whatever made it end.
 class AskForWork {
  public:
   AskForWork(Services& services, const LeaseRequest& request, PrincipalPtr principal, double wait)
       : services_(services),
         wait_(wait),
         principal_(std::move(principal)),
-        worker_(services.leases.asks(request, wait)) {}
+        worker_(services.leases.register_request(request, wait)) {}
   AskForWork(const AskForWork&) = delete;
   AskForWork& operator=(const AskForWork&) = delete;
   ~AskForWork() { pass_on(); }

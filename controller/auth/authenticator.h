@@ -167,7 +167,7 @@ class Authenticator {
   AuthSettings settings_;
   std::vector<Entry> entries_;
   FileState state_;
-  std::string bad_;  // why the file could not be taken, as it was told; empty: it could
+  std::string bad_;  // why the file could not be read, as it was logged; empty: it could
   std::atomic<uint64_t> revocations_ = 0;
   double logged_at_ = -1e9;  // steady; when a refused token was last logged
   int64_t unlogged_ = 0;     // refused since

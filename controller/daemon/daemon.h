@@ -55,7 +55,7 @@ class Daemon {
   Metrics metrics_;
   LiveConfig config_;
   Authenticator authenticator_;
-  uint64_t revocations_ = 0;  // of the authenticator, when waiting connections were last told
+  uint64_t revocations_ = 0;  // of the authenticator, when waiting connections were last woken
   ReplayQueue queue_;         // replays that wait for a verifier
   ChangeNotifiers change_notifiers_;
   notify::Outbox outbox_;

@@ -1,5 +1,5 @@
 // The certificate, key and clients' authorities that connections get: read at the start, at SIGHUP
-// and when the files change. What cannot be used is told, and the last good ones stay.
+// and when the files change. What cannot be used is logged, and the last good ones stay.
 #pragma once
 
 #include <memory>
@@ -41,7 +41,7 @@ class ServedCertificate {
   DaemonConfig config_;
   Metrics& metrics_;
   std::vector<Stamp> read_stamps_;
-  std::string bad_;  // why the files could not be used, as it was told; empty: they could
+  std::string bad_;  // why the files could not be used, as it was logged; empty: they could
   double next_look_ = 0;
   mutable std::mutex mutex_;
   TlsContext context_;

@@ -1,5 +1,5 @@
 // A run's account: what it has done, what that took, and what it would have taken in BF16 without
-// any verification. Facts are added as they are heard; the statement says the net speed-up and
+// any verification. Facts are added event by event; the statement says the net speed-up and
 // where the time went. Plain data of a fixed size.
 #pragma once
 

@@ -44,7 +44,7 @@ Mode mode_in_force(const State& state, const Policy& policy);
 // open: the opposite order or a newer plan ends (EndDirective) the unanswered one before it, a
 // repetition is refused. The way back from an operator's plan waits for the core's open directive.
 //
-// Why an override makes no sense now, in a sentence for people; empty when it may be heard. A plan
+// Why an override makes no sense now, in a sentence for people; empty when it is accepted. A plan
 // must be known to parse and to fit the run's sites.
 std::string why_not(const State& state, const OperatorOverride& asked);
 

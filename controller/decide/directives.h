@@ -17,7 +17,7 @@ int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
 // An operator's: it stands beside the core's own.
 int64_t issue_override(Core& core, PendingDirective pending, const std::string& plan,
                        const std::string& why);
-// The directive is not to be carried out any more; that it was anyway may still be heard.
+// The directive is not to be carried out any more; a report that it was is still accepted.
 void withdraw(Core& core, const PendingDirective& directive, const std::string& reason);
 // Takes one off the list of those that are open, or of those that have expired.
 std::optional<PendingDirective> extract_open(State& state, int64_t number);

@@ -158,7 +158,7 @@ struct ReplayFailed {
   std::string reason;
 };
 
-// May also be heard of a directive that has expired: "applied" is believed.
+// Also accepted of a directive that has expired: "applied" is believed.
 struct DirectiveChanged {
   int64_t number = 0;
   DirectiveState state;  // applied, rejected

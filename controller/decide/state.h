@@ -27,7 +27,7 @@ struct KnownCheckpoint {
   int64_t plan_version = 0;
 };
 
-// A plan that the run has had or has been told to take.
+// A plan that the run has had, or that a directive has ordered.
 struct KnownPlan {
   int64_t version = 0;
   std::string toml;
@@ -423,7 +423,8 @@ struct State {
   std::optional<PendingDirective> directive;          // the core's own: one at a time
   std::vector<PendingDirective> operator_directives;  // ascending; at most one of pause and resume,
                                                       // one stop, checkpoint_now and set_plan
-  std::vector<PendingDirective> expired_directives;   // the newest; may yet be heard of
+  std::vector<PendingDirective>
+      expired_directives;  // the newest; reports of them are still accepted
   std::optional<StandingOverride> silence;
   std::optional<StandingOverride> mode_override;
   std::optional<StandingOverride> operator_plan;

@@ -137,7 +137,7 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   }
 }
 
-// As the queue has it, with those who have refused it.
+// The entry of the queue, with the verifiers that have refused it.
 QueuedReplay Leases::queued(Connection& connection, const ReplayRow& replay) const {
   QueuedReplay entry = queued_replay(replay);
   if (replay.token > 0)
@@ -145,7 +145,7 @@ QueuedReplay Leases::queued(Connection& connection, const ReplayRow& replay) con
   return entry;
 }
 
-ReplayQueue::Worker Leases::asks(const LeaseRequest& request, double wait_seconds) {
+ReplayQueue::Worker Leases::register_request(const LeaseRequest& request, double wait_seconds) {
   check(request);
   ReplayQueue::Worker worker{request.verifier, request.labels};
   worker.can = request.can;
@@ -330,7 +330,7 @@ void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
 }
 
 void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
-  if (!held_.is_overdue(lease)) return;  // ended or heard of meanwhile
+  if (!held_.is_overdue(lease)) return;  // ended, or the verifier sent something meanwhile
   std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row || row->state != "leased" || !runs_.readable(transaction, row->run)) {
     held_.forget(lease);

@@ -29,15 +29,14 @@ class Leases {
  public:
   Leases(RunCache& runs, Metrics& metrics, ReplayQueue& queue);
 
-  // Gives every live lease of the ledger a fresh TTL and puts on the queue what is queued. Once,
-  // before the first request. The leases and replays of a run that is set aside are left as they
-  // are.
+  // Gives every live lease of the ledger a fresh TTL and queues the replays that wait. Called once,
+  // before the first request. Leaves the leases and replays of a run that is set aside alone.
   void restore(LedgerTransaction& transaction);
 
-  // Somebody asks for work and waits for it up to `wait_seconds`; from now on a verifier counts as
-  // one that speaks. As the queue knows it. Throws HttpError (400), whether there is work or not.
-  ReplayQueue::Worker asks(const LeaseRequest& request, double wait_seconds);
-  // What the queue has for it.
+  // Records a request for work that waits up to `wait_seconds`; from now on a verifier counts as
+  // active. Returns the worker as the queue knows it. Throws HttpError (400), with or without work.
+  ReplayQueue::Worker register_request(const LeaseRequest& request, double wait_seconds);
+  // True when the queue has a replay for it.
   bool has_work_for(const ReplayQueue::Worker& worker) const;
   // The replay whose turn it is; nothing when there is none for this worker, which then has
   // declined what the queue had for it. One that it has failed is left to the others, as long as

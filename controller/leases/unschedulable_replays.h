@@ -1,6 +1,6 @@
-// Replays that wait while nobody who speaks could do them: counted for the metrics, and told to the
-// run's people once while it lasts. Those whose arm none of the run's own verifiers can do are
-// given up after a while, so that what waits for them goes on. Thread-safe.
+// Finds the replays that no active verifier can do. The metrics count them, and a notice reports
+// them once while it lasts. A replay whose arm none of the run's verifiers knows fails after a
+// while, so that what waits for it continues. Thread-safe.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace gnomon {
 
 class UnschedulableReplays {
  public:
-  // Verifiers come and go; a run's people are told when it has lasted for so long.
+  // Verifiers come and go; a notice is sent when it has lasted for so long.
   static constexpr double kNotifySeconds = 60;
   // Those that speak have said what they can do.
   static constexpr double kGiveUpSeconds = 10;
@@ -26,13 +26,13 @@ class UnschedulableReplays {
   };
   struct Look {
     UnschedulableCounts counts;
-    std::vector<Notice> notices;        // to be told now; they are not given again
+    std::vector<Notice> notices;        // to be sent now; they are not given again
     std::vector<QueuedReplay> to_fail;  // given again until they are off the queue
   };
 
   // `now` in seconds of a clock that never jumps.
   Look look(const ReplayQueue& queue, const VerifierRegistry& registry, double now);
-  // The notice could not be recorded: give it again.
+  // The notice could not be recorded: returns it again.
   void retry_notice(int64_t run);
 
  private:

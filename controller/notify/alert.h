@@ -1,6 +1,6 @@
-// What people are told: alerts in Alertmanager's terms, made of what happened. Pure. Labels say
-// which alert it is (two with the same labels are the same alert, which begins and ends); the rest
-// stands in annotations. docs/notifications.md has the vocabulary.
+// What people are notified of: alerts in Alertmanager's terms, made of what happened. Pure. Labels
+// say which alert it is (two with the same labels are the same alert, which begins and ends); the
+// rest stands in annotations. docs/notifications.md has the vocabulary.
 #pragma once
 
 #include <array>

@@ -25,16 +25,16 @@ class Outbox {
   // Called after a commit that left messages. Before the first one.
   void on_message(std::function<void()> action) { on_message_ = std::move(action); }
 
-  // From now on these are notified, and may be tried at once; of what lasts, those hear now who
-  // were not notified of it. Messages of others are deleted. `now` in seconds since the epoch, here
-  // and below.
+  // From now on these are notified, and may be tried at once; receivers
+  // that were not notified of an open condition get it now. Deletes messages of other receivers.
+  // `now` in seconds since the epoch, here and below.
   void set_receivers(LedgerTransaction& transaction, const std::vector<Receiver>& receivers,
                      double now);
   bool anybody() const { return !receivers_.empty(); }
 
   void enqueue(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
-  // Tells what has begun or ended since the last call for this run: the end to those who were
-  // notified of the beginning. Cheap when nothing has.
+  // Enqueues the conditions that have begun or ended since the last call for this run; the end for
+  // the receivers of the beginning. Cheap when nothing has.
   void enqueue_conditions(LedgerTransaction& transaction, const std::function<Subject()>& subject,
                           int64_t run, const decide::State& state, double now);
 

@@ -1,4 +1,4 @@
-// Who is told, of what, and how: a [[notify]] of the configuration.
+// Who is notified, of what, and how: a [[notify]] of the configuration.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// What people are told of a run besides what the ledger has for them to look up. Without an outbox,
-// or while it has no receiver, nobody is told.
+// Notifies people of a run besides what the ledger has for them to look up. Without an outbox,
+// or while it has no receiver, nobody is notified.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// When each run wants the decision core to be told that time has passed. Set by the ledger's
+// When each run wants a tick of its decision core. Set by the ledger's
 // writer thread after each COMMIT, asked by a timer. Thread-safe.
 #pragma once
 

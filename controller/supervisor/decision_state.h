@@ -3,7 +3,7 @@
 // So `decision_state` may be behind: it is the state after event `seq`, and the events after that
 // one are applied again, each with the time at which it was recorded and under the policy that was
 // in force. A state that is missing, cannot be read, or does not fit the run's events is computed
-// again from the first event: the core is a pure function of what it was told.
+// again from the first event: the core is a pure function of its events.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
 // What trainers report of their GPUs' health: kept for people and shown in the metrics. No decision
-// rests on it; errors that memory could not correct are told in a notice.
+// rests on it; a notice reports errors that memory could not correct.
 #pragma once
 
 #include <string>

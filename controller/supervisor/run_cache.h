@@ -32,7 +32,7 @@ struct RunCacheOptions {
   std::string default_policy;                      // TOML for new runs, checked
   double series_keep_seconds = 3600;               // metrics of an ended run
   std::vector<std::string> checkpoint_roots = {};  // absolute, normal; empty: anywhere
-  notify::Outbox* outbox = nullptr;                // null: nobody is told; outlives the cache
+  notify::Outbox* outbox = nullptr;                // null: nobody is notified; outlives the cache
 };
 
 class RunCache {
@@ -116,7 +116,7 @@ class RunCache {
 
  private:
   void restore_run(Connection& connection, const RunRow& row);
-  // What is kept in memory of a run; `late` is told of effects that it has now.
+  // What is kept in memory of a run; `late` is called with the effects that it has now.
   CachedRun read_run(Connection& connection, const RunRow& row, const LateEffects& late);
 
   Metrics& metrics_;

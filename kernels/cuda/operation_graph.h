@@ -1,4 +1,4 @@
-// What a library is told to compute as one kernel: tensors of four dimensions, and operations
+// What a library computes as one kernel: tensors of four dimensions, and operations
 // between them. Plain data, so that it can be looked at, and run by a test, where there is no
 // library.
 #pragma once

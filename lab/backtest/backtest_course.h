@@ -18,7 +18,7 @@ namespace gnomon::cli {
 
 struct BacktestParting {
   int64_t event_seq = 0;
-  int64_t step = 0;    // newest step heard by then
+  int64_t step = 0;    // newest step reported by then
   std::string reason;  // a sentence for people
   // The policy goes back here, which the recorded run did not: so many steps are lost.
   std::optional<int64_t> steps_lost;

@@ -1,4 +1,4 @@
-// A recorded run as something that can be asked: what it heard, in order, and the answers that its
+// A recorded run as something that can be asked: its events, in order, and the answers that its
 // verifiers gave, each under the question itself and not under a number. Another policy numbers
 // its windows and replays otherwise, but a replay from one checkpoint over the same steps in the
 // same arm gives the same answer whoever asks.

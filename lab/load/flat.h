@@ -24,7 +24,7 @@ struct FlatCost {
 };
 
 // Every GET of the daemon's own document, in pages of 50 rows where there are pages, and the
-// reports of trainers and verifiers. `progress` is told units of history.
+// reports of trainers and verifiers. `progress` is called with units of history.
 std::vector<FlatCost> measure_flat(const std::string& gnomond, const std::filesystem::path& folder,
                                    const FlatLoad& load,
                                    const std::function<void(int64_t units)>& progress);

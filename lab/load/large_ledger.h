@@ -8,8 +8,8 @@
 
 namespace gnomon::bench {
 
-// Adds steps to a new ledger until its file has so many bytes. `progress` is told megabytes. Throws
-// LedgerError.
+// Adds steps to a new ledger until its file has so many bytes. `progress` is called with megabytes.
+// Throws LedgerError.
 void make_large_ledger(const std::filesystem::path& file, double bytes, Progress& progress);
 
 }  // namespace gnomon::bench

@@ -26,7 +26,7 @@ struct ManyResult {
   int64_t scrape_bytes = 0;  // of the last one
   int64_t steps = 0;
   int64_t windows = 0;       // closed
-  int64_t put_off = 0;       // requests that were told to come again (503), and did
+  int64_t put_off = 0;       // requests answered with 503 and repeated
   int64_t ledger_bytes = 0;  // when the daemon has stopped
   double seconds = 0;
   double cpu_seconds = 0;  // of the daemon
@@ -34,7 +34,7 @@ struct ManyResult {
 
 std::string many_policy();
 
-// `progress` is told steps. Throws Error when something was refused, or a replay is left.
+// `progress` is called with steps. Throws Error when something was refused, or a replay is left.
 ManyResult measure_many(const std::string& gnomond, const std::filesystem::path& folder,
                         const ManyLoad& load,
                         const std::function<void(int64_t steps, const char* what)>& progress);

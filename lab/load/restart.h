@@ -12,7 +12,7 @@ struct RestartTimes {
   double warm_seconds = 0;  // the same again
 };
 
-// `progress` is told megabytes while the ledger is made.
+// `progress` is called with megabytes while the ledger is made.
 RestartTimes measure_restart(const std::string& gnomond, const std::filesystem::path& folder,
                              double bytes, Progress& progress);
 

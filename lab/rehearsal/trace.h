@@ -1,4 +1,4 @@
-// What is kept of one rehearsal (rehearsal.h): what the decision core heard, what it measured and
+// What is kept of one rehearsal (rehearsal.h): the decision core's events, what it measured and
 // what it decided, small enough for hundreds of them to lie in a repository. Events are read back
 // exactly, so that decisions, or the detector alone, can be tried again without training anything.
 #pragma once

@@ -1,7 +1,7 @@
 // What stands around the decision core when a run exists only as numbers: a trainer's position and
 // plan, a store of checkpoints, windows and replays that wait, a mailbox of directives. It hears
 // every effect and does what a trainer and a supervisor would; what a step or a replay yields is
-// told by whoever builds a run upon it (stochastic_run.h, and the story tests' SimulatedRun).
+// given by whoever builds a run upon it (stochastic_run.h, and the scenario tests' SimulatedRun).
 #pragma once
 
 #include <cstdint>

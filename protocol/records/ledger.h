@@ -1,5 +1,5 @@
-// Rows of the ledger that no message is about: what the decision core heard, what people did, and
-// what receivers are still to be told.
+// Rows of the ledger that no message is about: the decision core's events, what people did, and
+// what receivers are still to be sent.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gnomon {
 
-// What the core heard; storage/schema.sql says where reports of steps stand.
+// An event of the core; storage/schema.sql says where reports of steps stand.
 struct EventRow {
   int64_t run = 0;
   int64_t seq = 0;
@@ -58,7 +58,7 @@ struct AuditRow {
   }
 };
 
-// What a receiver is still to be told.
+// What a receiver is still to be sent.
 struct Notification {
   int64_t id = 0;
   std::string receiver = {};
@@ -99,7 +99,7 @@ struct OutboxRow : Notification {
   }
 };
 
-// What has begun and not ended, as receivers were told.
+// What has begun and not ended, as receivers were notified.
 struct ConditionRow {
   int64_t run = 0;
   std::string kind;

@@ -70,7 +70,8 @@ struct Capabilities {
   }
 };
 
-// A fault switched on by configuration, told to the controller so that the ledger knows the truth.
+// A fault switched on by configuration, reported to the controller so that the ledger knows the
+// truth.
 struct InjectedFault {
   std::string kind;
   std::string site;

@@ -307,7 +307,7 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
   for (const auto& [name, call] : calls) {
     const int64_t run = begin(name);
     runs[run] = name;
-    ReplayQueue::Worker worker = leases.asks({"verifier:1", test_fingerprint()}, 0);
+    ReplayQueue::Worker worker = leases.register_request({"verifier:1", test_fingerprint()}, 0);
     write([&](LedgerTransaction& transaction) {
       leases.grant(transaction, worker);
       override_run({cache, transaction}, run, {"pause", "", "", "mira", "test", 0});

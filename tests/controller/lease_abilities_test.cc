@@ -79,7 +79,8 @@ TEST_F(LeaseAbilitiesTest, OnlyVerifiersThatKnowTheArmGetTheReplay) {
 }
 
 TEST_F(LeaseAbilitiesTest, AWaitingVerifierIsWokenOnlyForArmsItKnows) {
-  const ReplayQueue::Worker worker = leases_->asks(asker("p:1", {.arms = {"bf16"}}), 30);
+  const ReplayQueue::Worker worker =
+      leases_->register_request(asker("p:1", {.arms = {"bf16"}}), 30);
   int woken = 0;
   ASSERT_NE(queue_->wait(worker, [&] { ++woken; }), 0u);
   order_arm(1, "scores");

@@ -125,7 +125,7 @@ TEST_F(LeaseTurnsTest, WritesOfOneGroupNeverGrantAReplayTwice) {
   ASSERT_TRUE(ledger_.post([&](LedgerTransaction&) { gate.wait(); }, [](std::exception_ptr) {}));
   std::vector<ReplayQueue::Worker> workers;
   for (int i = 0; i < 3; ++i) {
-    workers.push_back(leases_->asks(LeaseRequest{fmt::format("v:{}", i), {}}, 0));
+    workers.push_back(leases_->register_request(LeaseRequest{fmt::format("v:{}", i), {}}, 0));
   }
   std::vector<std::optional<Lease>> leases(3);
   for (size_t i = 0; i < 3; ++i) {
@@ -146,7 +146,7 @@ TEST_F(LeaseTurnsTest, WritesOfOneGroupNeverGrantAReplayTwice) {
 TEST_F(LeaseTurnsTest, AGrantThatIsUndoneLeavesTheReplayToTheNext) {
   order(1);
   const auto grant_and = [&](const std::function<void(Connection&)>& harm) {
-    ReplayQueue::Worker worker = leases_->asks(LeaseRequest{"v:1", {}}, 0);
+    ReplayQueue::Worker worker = leases_->register_request(LeaseRequest{"v:1", {}}, 0);
     EXPECT_ANY_THROW(write([&](LedgerTransaction& transaction) {
       EXPECT_TRUE(leases_->grant(transaction, worker).has_value());
       EXPECT_EQ(queue_->queued(), 0);

@@ -76,7 +76,7 @@ class LeasesTest : public LedgerTest {
     return run;
   }
   std::optional<Lease> grant(const LeaseRequest& request) {
-    ReplayQueue::Worker worker = leases_->asks(request, 0);
+    ReplayQueue::Worker worker = leases_->register_request(request, 0);
     std::optional<Lease> lease;
     write([&](LedgerTransaction& transaction) { lease = leases_->grant(transaction, worker); });
     return lease;
