@@ -53,18 +53,14 @@ Sentences cadence_words(const Policy& policy) {
 Sentences promise_words(const Policy& policy) {
   const double scale = policy.detector.prior_scale_percent;
   const decide::WindowLengths lengths = decide::asked_lengths(policy, 0);
-  const int64_t every = lengths.every;
   Sentences words;
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
-    words.push_back(
-        fmt::format("A lasting fault that costs {:.2g}% of the loss in a window is "
-                    "caught within {} steps, 19 times of 20.",
-                    promise.gap_percent, promise.within_steps));
+    words.push_back(decide::in_words(promise));
   }
   words.push_back(fmt::format(
       "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "
       "before it.",
-      every * 3 / 2));
+      decide::rollback_steps(lengths)));
   words.push_back(fmt::format(
       "These promises assume that the gap of healthy windows varies by {}%; what the run shows "
       "replaces that.",

@@ -20,6 +20,7 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr double kPromisedDeviations = 2;
 constexpr double kGapErrors = 2;  // standard errors that a gap must lie above 0
 
 double training_seconds(const Account& account) {
@@ -137,6 +138,13 @@ NetSpeedupReport net_speedup_report(const State& state, const Policy& policy) {
   made.hazard_low = hazard_quantile(made.hazard, 0.05);
   made.hazard_high = hazard_quantile(made.hazard, 0.95);
   made.cadence = cadence_report(state, policy);
+  const WindowLengths lengths = window_lengths(state, policy);
+  const GapSample window{.steps = static_cast<double>(lengths.steps),
+                         .tokens_per_step = static_cast<double>(state.run.tokens_per_step)};
+  made.promise = promise(
+      policy, lengths, gap_scale_percent(state.watch.gap.scale, window, gap_settings(policy)),
+      kPromisedDeviations);
+  made.rollback_steps = rollback_steps(lengths);
   made.points = state.money.points;
   const bool newer = made.points.empty() || made.points.back().step < state.newest_step;
   if (made.statement.useful_steps > 0 && newer) {
@@ -204,6 +212,11 @@ std::string net_speedup_to_json(const NetSpeedupReport& report) {
         {"best_every", cadence.best ? json::value(*cadence.best) : json::value(nullptr)},
         {"best_net_speedup_expected", or_null(cadence.best_net)},
         {"reason", cadence.reason}}},
+      {"promise",
+       {{"gap_percent", number(report.promise.gap_percent)},
+        {"within_steps", report.promise.within_steps},
+        {"rollback_steps", report.rollback_steps},
+        {"words", in_words(report.promise)}}},
       {"points", std::move(points)}};
   return json::serialize(object);
 }

@@ -12,6 +12,7 @@
 #include "controller/decide/cadence.h"
 #include "controller/decide/economics.h"
 #include "controller/decide/policy.h"
+#include "controller/decide/promise.h"
 #include "controller/decide/state.h"
 
 namespace gnomon::decide {
@@ -57,9 +58,12 @@ struct NetSpeedupReport {
   double hazard_low = 0;   // 5%
   double hazard_high = 0;  // 95%
   CadenceReport cadence;
+  Promise promise;             // of windows at that distance, for a fault of two deviations
+  int64_t rollback_steps = 0;  // at most, before the fault
   std::vector<CostPoint> points;  // along the run, and as it stands now
 };
 
+// Takes some milliseconds, for the promise.
 NetSpeedupReport net_speedup_report(const State& state, const Policy& policy);
 
 // One JSON object with plain keys: schema Economics of controller/api/openapi.

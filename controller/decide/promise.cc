@@ -1,5 +1,7 @@
 #include "controller/decide/promise.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -22,20 +24,33 @@ int64_t rounded_up(double steps) {
 
 }  // namespace
 
+Promise promise(const Policy& policy, const WindowLengths& lengths, double scale_percent,
+                double deviations) {
+  const Delay delay = measure_delay(gap_settings(policy), noise_shape("gaussian"),
+                                    {"shift", deviations}, kHealthyWindows, kRuns, kSeed);
+  // Windows that a suspicion orders follow each other; the others wait for their turn.
+  const double apart = std::max(1.0, delay.p95 - delay.ordered) + 1;
+  const double steps = apart * static_cast<double>(lengths.every) +
+                       delay.ordered * static_cast<double>(lengths.steps);
+  return {policy.detector.tolerance_percent + deviations * scale_percent, rounded_up(steps)};
+}
+
 std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths,
                               double scale_percent) {
   std::vector<Promise> made;
   for (const double deviations : {1.0, 2.0, 4.0}) {
-    const Delay delay = measure_delay(gap_settings(policy), noise_shape("gaussian"),
-                                      {"shift", deviations}, kHealthyWindows, kRuns, kSeed);
-    // Windows that a suspicion orders follow each other; the others wait for their turn.
-    const double apart = std::max(1.0, delay.p95 - delay.ordered) + 1;
-    const double steps = apart * static_cast<double>(lengths.every) +
-                         delay.ordered * static_cast<double>(lengths.steps);
-    made.push_back(
-        {policy.detector.tolerance_percent + deviations * scale_percent, rounded_up(steps)});
+    made.push_back(promise(policy, lengths, scale_percent, deviations));
   }
   return made;
+}
+
+int64_t rollback_steps(const WindowLengths& lengths) { return lengths.every * 3 / 2; }
+
+std::string in_words(const Promise& promise) {
+  return fmt::format(
+      "A lasting fault that costs {:.2g}% of the loss in a window is caught within {} steps, 19 "
+      "times of 20.",
+      promise.gap_percent, promise.within_steps);
 }
 
 }  // namespace gnomon::decide

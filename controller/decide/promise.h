@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "controller/decide/policy.h"
@@ -14,11 +15,19 @@ struct Promise {
   int64_t within_steps = 0;  // from its first step to the alarm, in 19 of 20 cases
 };
 
-// For faults of 1, 2 and 4 deviations above the tolerance, where D of healthy windows has a
-// deviation of `scale_percent`. Simulated with the policy's own detector after 20 healthy windows
-// of Gaussian noise (gap_study.h), without the ceiling and without sentinels: what blows up is
-// caught sooner. A window in which the fault begins counts for nothing. Takes some 10 ms.
+// For a fault of so many deviations above the tolerance, where D of healthy windows has a deviation
+// of `scale_percent`. Simulated with the policy's own detector after 20 healthy windows of Gaussian
+// noise (gap_study.h), without the ceiling and without sentinels: what blows up is caught sooner. A
+// window in which the fault begins counts for nothing. Takes some milliseconds.
+Promise promise(const Policy& policy, const WindowLengths& lengths, double scale_percent,
+                double deviations);
+// For 1, 2 and 4 deviations.
 std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths,
                               double scale_percent);
+
+// Where a rollback goes to at most: the last verified checkpoint before a fault.
+int64_t rollback_steps(const WindowLengths& lengths);
+
+std::string in_words(const Promise& promise);
 
 }  // namespace gnomon::decide

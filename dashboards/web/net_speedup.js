@@ -56,6 +56,8 @@
           + (cadence.net_speedup_expected === null ? '' : `, expected net speed-up ${times(cadence.best_net_speedup_expected)} instead of ${times(cadence.net_speedup_expected)}`)
           + (isMeasured(economics) ? '' : ', if FP8 is as fast as is assumed'))],
     ];
+    const {promise} = economics;
+    list.push(['promise', `${promise.words} A rollback then goes to at most ${count(promise.rollback_steps)} steps before it.`]);
     return element('dl', {class: 'facts'}, ...list.flatMap(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   }
 

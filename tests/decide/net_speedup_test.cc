@@ -214,6 +214,25 @@ TEST(NetSpeedupTest, ASlowerFp8IsNotCalledFaster) {
   EXPECT_THAT(made.statement.sentence, HasSubstr("FP8's steps have 0.50 times BF16's speed"));
 }
 
+TEST(NetSpeedupTest, ItPromisesHowSoonAFaultIsCaughtByTheCadenceAndNoiseOfTheRun) {
+  SimulatedRun run(fast(Truth()), scenario_policy());
+  run.start();
+  run.train_until(400);
+  run.drain();
+  const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
+  // Of noise that the run has shown, not of the policy's prior.
+  const auto& detector = run.policy.detector;
+  const double scale = (made.promise.gap_percent - detector.tolerance_percent) / 2;
+  EXPECT_GT(scale, 0);
+  EXPECT_NE(scale, detector.prior_scale_percent);
+  EXPECT_EQ(made.rollback_steps, window_lengths(run.state, run.policy).every * 3 / 2);
+  run.policy.window.every *= 2;
+  const NetSpeedupReport sparse = net_speedup_report(run.state, run.policy);
+  EXPECT_GT(sparse.promise.within_steps, made.promise.within_steps * 3 / 2);
+  EXPECT_THAT(in_words(sparse.promise),
+              HasSubstr(std::to_string(sparse.promise.within_steps) + " steps, 19 times of 20"));
+}
+
 TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
   SimulatedRun run(fast(Truth()), scenario_policy());
   run.start();
@@ -229,7 +248,7 @@ TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
   for (const auto& member : json.as_object()) keys.emplace_back(member.key());
   EXPECT_THAT(
       keys, UnorderedElementsAre(
-                "net_speedup", "sentence", "speedup", "speedup_source", "measured", "useful_steps",
+                "net_speedup", "promise", "sentence", "speedup", "speedup_source", "measured", "useful_steps",
                 "bf16_seconds", "paid_seconds", "steps", "steps_lost", "rollbacks", "replays",
                 "verification_seconds", "spare_verification_seconds", "spare_idle_seconds",
                 "verification_share", "holds", "hold_seconds", "switches", "switch_seconds",
