@@ -83,6 +83,7 @@ Fault sample(FaultKind kind) {
     case FaultKind::kE5m2Everywhere:
     case FaultKind::kStaleWeight:
     case FaultKind::kCorruptBatch:
+    case FaultKind::kRepeatedBatch:
       break;
   }
   return fault;
@@ -166,7 +167,8 @@ TEST_P(FaultLibrary, ActsFromItsFirstStepAndCostsNothingBefore) {
   const auto differ = std::ranges::mismatch(healthy, faulty);
   // What a step leaves behind is missed in the next one: a history, a copy, a moment.
   const bool late = GetParam() == FaultKind::kFrozenAmax || GetParam() == FaultKind::kStaleWeight ||
-                    GetParam() == FaultKind::kFp8SecondMoment;
+                    GetParam() == FaultKind::kFp8SecondMoment ||
+                    GetParam() == FaultKind::kRepeatedBatch;
   const int64_t felt = late ? kStart + 1 : kStart;
   EXPECT_EQ(differ.in1 - healthy.begin() + 1, felt);
   Fault later = sample(GetParam());
@@ -180,6 +182,39 @@ TEST_P(FaultLibrary, LeavesOffAtItsEnd) {
   const auto checkpoint = checkpoint_of(faults, kEnd - 1);
   EXPECT_EQ(replay(checkpoint, {}, "same", kRunSteps - (kEnd - 1), EngineRole::kLive),
             behind(run(faults, plan), kEnd - 1));
+}
+
+// Three stretches of two steps: the same as three faults of two steps each.
+TEST_P(FaultLibrary, ActsInStretches) {
+  Fault fault = sample(GetParam());
+  if (!fault_traits(GetParam()).has("period")) {
+    fault.period = 3;
+    EXPECT_THROW(Engine engine(with({fault})), ConfigError);
+    return;
+  }
+  fault.steps = std::min<int64_t>(fault.steps, 1);  // nothing grows
+  fault.start_step = 2;
+  fault.end_step = 11;
+  fault.period = 3;
+  fault.duration = 2;
+  std::vector<Fault> apart;
+  for (int64_t start : {2, 5, 8}) {
+    Fault stretch = fault;
+    stretch.period = stretch.duration = 0;
+    stretch.start_step = start;
+    stretch.end_step = start + 2;
+    apart.push_back(stretch);
+  }
+  const std::vector<uint64_t> live = run({fault}, plan);
+  EXPECT_EQ(live, run(apart, plan));
+  EXPECT_NE(live, run({apart[0], apart[1]}, plan));
+  if (!fault_traits(GetParam()).same) return;
+  for (int64_t middle : {3, 4, 5}) {
+    EXPECT_EQ(replay(checkpoint_of({fault}, middle), {fault}, "same",
+                     kRunSteps - static_cast<int>(middle)),
+              behind(live, middle))
+        << middle;
+  }
 }
 
 TEST_P(FaultLibrary, IsFeltByTheArmsItsTraitsName) {
@@ -418,8 +453,25 @@ TEST_F(FaultRuns, WhatCannotBeIsRefusedWithItsKey) {
   refused(changed(Kind::kLearningRateSpike, [](Fault& it) { it.factor = -2; }), "factor");
   refused(changed(Kind::kSkippedBatch, [](Fault& it) { it.steps = 0; }), "steps");
   refused(changed(Kind::kCorruptBatch, [](Fault& it) { it.end_step = kStart; }), "end_step");
+  refused(changed(Kind::kCorruptBatch, [](Fault& it) { it.duration = 2; }), "period");
+  refused(changed(Kind::kCorruptBatch, [](Fault& it) { it.period = 4; }), "duration");
+  refused(changed(Kind::kCorruptBatch, [](Fault& it) { it.period = it.duration = 4; }), "duration");
+  refused(changed(Kind::kScaleShift, [](Fault& it) { it.steps = -1; }), "steps");
   config.compute = Compute::kFp32;
   refused(sample(Kind::kScaleShift), "kind");
+}
+
+TEST_F(FaultRuns, AScaleDrifts) {
+  Fault drift = sample(FaultKind::kScaleShift);
+  drift.steps = 3;
+  const FaultView view({drift}, config.model.sites(), config.model.layers);
+  const auto& sites = config.model.sites();
+  const int site = static_cast<int>(std::ranges::find(sites, kDown) - sites.begin());
+  EXPECT_EQ(view.scale_shift(site, TensorRole::kInput, kStart - 1), 0);
+  EXPECT_EQ(view.scale_shift(site, TensorRole::kInput, kStart), 2);
+  EXPECT_EQ(view.scale_shift(site, TensorRole::kInput, kStart + 1), 4);
+  EXPECT_EQ(view.scale_shift(site, TensorRole::kInput, kStart + 2), 6);
+  EXPECT_EQ(view.scale_shift(site, TensorRole::kInput, kStart + 3), 6);
 }
 
 }  // namespace

@@ -415,8 +415,13 @@ TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
       {"stuck_bit", "site = \"lm_head\"", "bit 15 of column 0 of lm_head's output is stuck at 1"},
       {"corrupt_batch", "", "the tokens are replaced by random ones"},
       {"learning_rate_spike", "factor = 2.5", "the learning rate is multiplied by 2.5"},
+      {"corrupt_batch", "period = 50\nduration = 4",
+       "the tokens are replaced by random ones in 4 of every 50 steps"},
+      {"scale_shift", "site = \"lm_head\"\nlog2_factor = 6\nsteps = 90",
+       "the quantisation scale of lm_head's input is off by 2^6, growing over 90 steps"},
+      {"repeated_batch", "", "the batch of the first step is read again and again"},
       {"skipped_batch", "", "the trainer reads the batch of 1 step later"}};
-  ASSERT_EQ(std::size(kinds), all_faults().size() + 1) << "bit_flip is there twice";
+  ASSERT_EQ(std::size(kinds), all_faults().size() + 3) << "three are there twice";
   for (const Kind& kind : kinds) {
     const TrainerConfig config =
         load(fmt::format("{}[optimizer]\nsecond_moment = \"fp8\"\n[ranks]\ngradients = \"e4m3\"\n"

@@ -52,12 +52,19 @@ class FaultCheck {
       refuse("end_step", std::to_string(fault_.end_step),
              "a step after start_step, or 0 for a fault without an end");
     }
+    stretches();
     place();
     needs_fp8();
     numbers();
   }
 
  private:
+  void stretches() const {
+    if (fault_.period == 0 && fault_.duration == 0) return;
+    check_range("period", fault_.period, 2, kStepsMax);
+    check_range("duration", fault_.duration, 1, fault_.period - 1);
+  }
+
   void place() const {
     switch (traits_.place) {
       case FaultPlace::kNothing:
@@ -124,6 +131,7 @@ class FaultCheck {
         return check_range("fraction_bits", fault_.fraction_bits, 1, kHopperBits);
       case FaultKind::kDroppedKBlock:
         return dropped_block();
+      case FaultKind::kScaleShift:
       case FaultKind::kStaleWeight:
         return check_range("steps", fault_.steps, 0, kStepsMax);
       case FaultKind::kBitFlip:

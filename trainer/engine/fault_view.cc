@@ -117,7 +117,7 @@ int FaultView::scale_shift(int site, TensorRole role, int64_t step) const {
     const bool shifts = (kind == FaultKind::kScaleShift && it.tensor == role) ||
                         (kind == FaultKind::kGradientUnderflow && role == TensorRole::kGradient) ||
                         kind == FaultKind::kCoarseRecipe;
-    if (shifts) sum += it.fault.log2_factor;
+    if (shifts) sum += kind == FaultKind::kScaleShift ? grown(it.fault, step) : it.fault.log2_factor;
   }
   return sum;
 }
@@ -141,7 +141,7 @@ bool FaultView::stale(int site, int64_t step) const {
 bool FaultView::refreshes(int site, int64_t step) const {
   const ResolvedFault* it = find(FaultKind::kStaleWeight, site, step);
   if (it == nullptr) return false;
-  const int64_t since = step - it->fault.start_step;
+  const int64_t since = step - it->fault.stretch_start(step);
   return it->fault.steps == 0 ? since == 0 : since % it->fault.steps == 0;
 }
 
@@ -199,6 +199,9 @@ bool FaultView::corrupt(int64_t step) const {
 
 int64_t FaultView::batch_of(int64_t step) const {
   int64_t batch = step;
+  for (const ResolvedFault& it : faults_) {
+    if (it.acts(FaultKind::kRepeatedBatch, step)) batch = it.fault.stretch_start(step);
+  }
   if (role_ != EngineRole::kLive) return batch;
   for (const ResolvedFault& it : faults_) {
     if (it.acts(FaultKind::kSkippedBatch, step)) batch += it.fault.steps;

@@ -27,7 +27,7 @@ const std::array kTraits = {
                 "scale_shift",
                 Origin::kNumerics,
                 Place::kSite,
-                {"tensor", "end_step", "log2_factor"},
+                {"tensor", "end_step", "log2_factor", "steps"},
                 false,
                 true,
                 true},
@@ -143,6 +143,14 @@ const std::array kTraits = {
                 true,
                 true,
                 true},
+    FaultTraits{Kind::kRepeatedBatch,
+                "repeated_batch",
+                Origin::kGeneric,
+                Place::kNothing,
+                {"end_step"},
+                true,
+                true,
+                true},
     FaultTraits{Kind::kSkippedBatch,
                 "skipped_batch",
                 Origin::kDataMismatch,
@@ -153,25 +161,30 @@ const std::array kTraits = {
                 false},
 };
 
-std::string period(const Fault& fault) {
-  return fault.end_step == 0
-             ? fmt::format("from step {} on", fault.start_step)
-             : fmt::format("from step {} to step {}", fault.start_step, fault.end_step - 1);
+std::string when_of(const Fault& fault) {
+  const std::string stretches =
+      fault.period == 0
+          ? ""
+          : fmt::format("in {} of every {} steps ", fault.duration, fault.period);
+  return stretches + (fault.end_step == 0 ? fmt::format("from step {} on", fault.start_step)
+                                          : fmt::format("from step {} to step {}", fault.start_step,
+                                                        fault.end_step - 1));
 }
 
 std::string gemms_of(const Fault& fault) {
   return fault.gemm.empty() ? "GEMMs" : fault.gemm + " GEMMs";
 }
 
-// Without the period.
+// Without its steps.
 std::string what_the_recipe_does(const Fault& fault) {
   const std::string& site = fault.site;
   switch (fault.kind) {
     case Kind::kFrozenAmax:
       return fmt::format("the amax history of {}'s {} stops updating", site, fault.tensor);
     case Kind::kScaleShift:
-      return fmt::format("the quantisation scale of {}'s {} is off by 2^{}", site, fault.tensor,
-                         fault.log2_factor);
+      return fmt::format("the quantisation scale of {}'s {} is off by 2^{}{}", site, fault.tensor,
+                         fault.log2_factor,
+                         fault.steps == 0 ? "" : fmt::format(", growing over {} steps", fault.steps));
     case Kind::kOutlierChannel:
       return fmt::format("channel {} of {}'s input grows to 2^{} times its size over {} steps",
                          fault.element, site, fault.log2_factor, fault.steps);
@@ -201,6 +214,8 @@ std::string what_the_recipe_does(const Fault& fault) {
 std::span<const FaultTraits> all_faults() { return kTraits; }
 
 bool FaultTraits::has(const std::string& key) const {
+  // What can end can also act in stretches.
+  if (key == "period" || key == "duration") return has("end_step");
   return std::ranges::find(keys, key) != keys.end();
 }
 
@@ -236,7 +251,7 @@ FaultKind fault_kind_from_name(const std::string& name) {
 }
 
 std::string Fault::describe() const {
-  const std::string when = period(*this);
+  const std::string when = when_of(*this);
   switch (kind) {
     case FaultKind::kWrongAccumulation:
       return fmt::format("the FP8 {} of {} keep {} bits of a sum and never promote it {}",
@@ -267,6 +282,8 @@ std::string Fault::describe() const {
       return fmt::format("the tokens are replaced by random ones {}", when);
     case FaultKind::kLearningRateSpike:
       return fmt::format("the learning rate is multiplied by {} {}", factor, when);
+    case FaultKind::kRepeatedBatch:
+      return fmt::format("the batch of the first step is read again and again {}", when);
     case FaultKind::kSkippedBatch:
       return fmt::format("the trainer reads the batch of {} step{} later {}", steps,
                          steps == 1 ? "" : "s", when);

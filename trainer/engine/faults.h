@@ -39,6 +39,7 @@ enum class FaultKind {
   // ---- what every precision feels ----
   kCorruptBatch,       // the step's tokens are replaced by uniform random ones
   kLearningRateSpike,  // the learning rate is `factor` times what it should be
+  kRepeatedBatch,      // one batch is read again and again
   kSkippedBatch,       // the live trainer's loader is `steps` batches ahead
 };
 
@@ -51,6 +52,8 @@ struct Fault {
   std::string tensor = "input";  // "input", "weight", "gradient"; stuck_bit: "output", "weight"
   int64_t start_step = 0;        // first step it acts in
   int64_t end_step = 0;          // first step it no longer acts in; 0 = never ends
+  int64_t period = 0;    // steps from the start of one stretch to that of the next; 0: one stretch
+  int64_t duration = 0;  // steps of a stretch, when there is a period
   int log2_factor = 0;
   int64_t element = 0;  // index into the parameter, of the channel, or of the first term lost
   int bit = 30;  // 0 (lowest mantissa bit) .. 31 (sign) of FP32; of an output: .. 15, of BF16
@@ -92,6 +95,14 @@ struct Fault {
     v("end_step", &S::end_step,
       Setting{.range = {0, kStepsMax},
               .help = "First step without it; 0: no end. Not for `bit_flip`."});
+    v("period", &S::period,
+      Setting{.range = {0, kStepsMax},
+              .help = "Steps from the start of one stretch to the start of the next; 0: one "
+                      "stretch."});
+    v("duration", &S::duration,
+      Setting{.range = {0, kStepsMax},
+              .accepted = "1 … `period` - 1",
+              .help = "Steps of a stretch; needed with `period`."});
     v("log2_factor", &S::log2_factor,
       Setting{.range = {-60, 60},
               .accepted = "`scale_shift`, `wire_scale_shift`: -60 … 60, not 0; "
@@ -123,8 +134,9 @@ struct Fault {
     v("steps", &S::steps,
       Setting{.range = {0, kStepsMax},
               .otherwise = "`outlier_channel`, `skipped_batch`: 1",
-              .help = "`outlier_channel`: duration of growth; `stale_weight`: distance of copies "
-                      "(0: none); `skipped_batch`: batches ahead, at most 2²⁰."});
+              .help = "`outlier_channel`, `scale_shift`: duration of growth; `stale_weight`: "
+                      "distance of copies (0: none); `skipped_batch`: batches ahead, at most "
+                      "2²⁰."});
     v("terms", &S::terms,
       Setting{.range = {0, kElementsMax}, .help = "`dropped_k_block`: lost terms; must be given."});
     v("value", &S::value, Setting{.range = {0, 1}, .help = "`stuck_bit`: the bit's value."});
@@ -133,7 +145,12 @@ struct Fault {
   }
 
   bool active(int64_t step) const {
-    return step >= start_step && (end_step == 0 || step < end_step);
+    return step >= start_step && (end_step == 0 || step < end_step) &&
+           (period == 0 || step - stretch_start(step) < duration);
+  }
+  // The first step of the stretch that `step` is in; `step` is not before start_step.
+  int64_t stretch_start(int64_t step) const {
+    return period == 0 ? start_step : step - (step - start_step) % period;
   }
   std::string describe() const;  // a sentence
 };
