@@ -18,6 +18,7 @@
 #include "cli/json_output.h"
 #include "controller/decide/gap_settings.h"
 #include "lab/commands/commands.h"
+#include "lab/rehearsal/budget_findings.h"
 #include "lab/rehearsal/catalogue.h"
 #include "lab/rehearsal/findings.h"
 
@@ -68,8 +69,9 @@ void Recorder::work(int job) {
     for (size_t i = next++; i < left.size(); i = next++) {
       const fs::path scratch = fs::path(options.scratch) / fmt::format("{}-job{}", getpid(), job);
       fs::remove_all(scratch);
+      const rehearsal::Study& study = rehearsal::study_from_name(options.catalogue.study);
       const rehearsal::Trace trace =
-          rehearsal::rehearse(rehearsal::setup_of(left[i], options.data, scratch));
+          rehearsal::rehearse(rehearsal::setup_of(study, left[i], options.data, scratch));
       fs::remove_all(scratch);
       trace.write(fs::path(options.record) / left[i].file_name());
       record(left[i], trace.result);
@@ -98,7 +100,14 @@ void record(const DetectBenchOptions& options) {
   if (!recorder.failure.empty()) throw Error(recorder.failure);
 }
 
-std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
+// Without steps: those of long runs fill the memory, and findings do not need them.
+void forget_steps(rehearsal::Trace& trace) {
+  std::erase_if(trace.events, [](const rehearsal::TracedEvent& each) {
+    return std::holds_alternative<decide::StepReported>(each.event);
+  });
+}
+
+std::vector<rehearsal::Trace> read_traces(const std::string& directory, bool with_steps) {
   std::vector<fs::path> files;
   std::error_code absent;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
@@ -109,7 +118,10 @@ std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
   }
   std::ranges::sort(files);
   std::vector<rehearsal::Trace> traces;
-  for (const fs::path& file : files) traces.push_back(rehearsal::Trace::read(file));
+  for (const fs::path& file : files) {
+    traces.push_back(rehearsal::Trace::read(file));
+    if (!with_steps) forget_steps(traces.back());
+  }
   return traces;
 }
 
@@ -139,10 +151,13 @@ void bench_detect(const DetectBenchOptions& options) {
     }
     return record(options);
   }
-  boost::json::object found = rehearsal::findings(
-      read_traces(options.traces),
-      decide::gap_settings(options.policy.empty() ? decide::Policy()
-                                                  : decide::Policy::load(options.policy)));
+  const decide::Policy policy =
+      options.policy.empty() ? decide::Policy() : decide::Policy::load(options.policy);
+  const bool dense = options.catalogue.study == "dense";
+  const std::vector<rehearsal::Trace> traces = read_traces(options.traces, dense);
+  boost::json::object found = dense
+                                  ? rehearsal::findings(traces, decide::gap_settings(policy))
+                                  : rehearsal::budget_findings(traces, policy);
   found["build"] = fmt::format("{} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler);
   if (options.json) {
     fmt::print("{}", pretty_json(found));
@@ -161,6 +176,12 @@ void add_bench_detect_command(CLI::App& bench) {
   detect->add_option("--record", options->record,
                      "Directory for the traces; one that is there is not recorded again");
   detect->add_option("--traces", options->traces, "Directory of traces to judge");
+  detect
+      ->add_option("--study", options->catalogue.study,
+                   "dense: 1,000 steps, all of them in windows; budget: 20,000 steps under the "
+                   "default policy")
+      ->check(CLI::IsMember({"dense", "budget"}))
+      ->capture_default_str();
   detect->add_option("--policy", options->policy,
                      "To judge: the detector of this policy instead of the default one");
   detect->add_flag("--json", options->json, "Print JSON");
@@ -179,7 +200,7 @@ void add_bench_detect_command(CLI::App& bench) {
       ->capture_default_str();
   detect->add_option("--only", options->catalogue.only, "One fault's kind, or none: healthy runs");
   detect->add_option("--role", options->catalogue.role, "Runs of this role only")
-      ->check(CLI::IsMember({"bf16", "fp8", "observed", "enforced"}));
+      ->check(CLI::IsMember({"bf16", "fp8", "observed", "enforced", "half"}));
   detect->footer(
       "Examples:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal\n"
       "  gnomon bench detect --traces traces --json");

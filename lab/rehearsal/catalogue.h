@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lab/rehearsal/rehearsal.h"
+#include "lab/rehearsal/study_faults.h"
 
 namespace gnomon::rehearsal {
 
@@ -16,8 +17,9 @@ namespace gnomon::rehearsal {
 //   bf16      every GEMM in BF16, no fault, no core: what the others are compared with. Three of
 //             them, two from weights nudged by a rounding error, say what chance does
 //   fp8       the same in FP8: what is FP8's own cost, and not the fault's
-//   observed  FP8 under a policy that measures every window and does nothing
-//   enforced  FP8 under the default policy
+//   observed  FP8 under the study's policy, which does nothing
+//   enforced  FP8 under the study's policy
+//   half      as observed, but half of every 50 steps is replayed: only in the study "budget"
 struct CatalogueRun {
   std::string role;
   std::string configuration;
@@ -30,6 +32,7 @@ struct CatalogueRun {
 };
 
 struct CatalogueOptions {
+  std::string study = "dense";
   int64_t seeds = 5;
   int64_t first_seed = 1;
   std::string only;  // a fault's kind, or "none"; empty = all
@@ -40,15 +43,12 @@ struct CatalogueOptions {
 // configurations that take turns. References first, so that whatever is there can be judged.
 std::vector<CatalogueRun> catalogue(const CatalogueOptions& options);
 
-std::vector<std::string> configuration_names();
-std::vector<std::string> fault_names();  // kind:strength
-
 // `data`: a dataset directory (bytes). `scratch`: as in RunSetup. Throws ConfigError for names that
 // are none of those above.
-RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
+RunSetup setup_of(const Study& study, const CatalogueRun& run, const std::filesystem::path& data,
                   const std::filesystem::path& scratch);
 
-// What should be found in a run with this fault (docs/faults.md): verdicts that are right, and the
+// What should be found in a run with these faults (docs/faults.md): verdicts that are right, and the
 // sites one of which a pin must contain; no sites where none is guilty.
 struct Truth {
   std::vector<std::string> verdicts;

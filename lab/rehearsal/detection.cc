@@ -41,10 +41,17 @@ RunLabel label_of(const Trace& trace) {
     return plan.resolve(site, engine.model.layers).any_fp8();
   });
   label.tokens_per_step = engine.batch.tokens_per_step();
-  label.burn_in_steps = decide::Policy::parse(text(setup, "policy")).detector.burn_in_steps;
+  const auto policy = decide::Policy::parse(text(setup, "policy"));
+  label.burn_in_steps = policy.detector.burn_in_steps;
+  label.windows_every = policy.window.every;
+  // Traces of before 27 November 2026 have no lie.
+  if (const json::value* lie = setup.if_contains("lie"); lie && lie->to_number<int64_t>() != 0) {
+    label.lies = true;
+    label.fault_from = setup.at("lies_from").to_number<int64_t>();
+  }
   if (!engine.faults.empty()) {
     const Truth truth = truth_of(engine, plan);
-    label.fault_from = engine.faults.front().start_step;
+    label.fault_from = std::ranges::min(engine.faults, {}, &Fault::start_step).start_step;
     label.origin = fault_origin_name(fault_traits(engine.faults.front().kind).origin);
     label.guilty_sites = truth.sites;
     label.right_verdicts = truth.verdicts;

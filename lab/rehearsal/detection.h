@@ -23,9 +23,11 @@ struct RunLabel {
   int64_t steps = 0;
   int64_t tokens_per_step = 0;
   int64_t burn_in_steps = 0;                // of its policy
-  std::optional<int64_t> fault_from;        // first step that the fault acts in
+  int64_t windows_every = 0;                // of its policy; 0: by budget
+  std::optional<int64_t> fault_from;        // first step that something is wrong in
+  bool lies = false;                        // a verifier does; nothing else is wrong then
   std::vector<std::string> guilty_sites;    // of faults of numerics and kernel
-  std::string origin;                       // fault_origin_name; empty = healthy
+  std::string origin;                       // fault_origin_name of the first; empty: no fault
   std::vector<std::string> right_verdicts;  // what triage should find
 };
 RunLabel label_of(const Trace& trace);

@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 namespace json = boost::json;
 
 constexpr const char* kHost = "trainer";
+constexpr const char* kLiar = "verifier-2";
+constexpr double kTooLow = 0.993;
 constexpr int64_t kFirstPlanVersion = 1;
 // A run that goes back again and again ends when it has trained so many times its steps.
 constexpr int64_t kTimesSteps = 5;
@@ -58,6 +60,7 @@ class Rehearsal {
   void answer_replays();
   void answer(const Order& order);
   decide::ReplayFinished replay(const Order& order);
+  Lie lie_of(const std::string& who, const Order& order) const;
   void obey_all();
   void obey(const decide::IssueDirective& directive);
   void roll_back(const decide::IssueDirective& directive);
@@ -135,6 +138,8 @@ std::string Rehearsal::setup_json() const {
                                       {"steps", setup_.steps},
                                       {"checkpoint_every", setup_.checkpoint_every},
                                       {"perturb", setup_.perturb},
+                                      {"lie", static_cast<int64_t>(setup_.lie)},
+                                      {"lies_from", setup_.lies_from},
                                       {"engine", engine},
                                       {"plan", setup_.plan.to_toml()},
                                       {"policy", setup_.policy.to_toml()}});
@@ -216,6 +221,7 @@ void Rehearsal::train_step() {
   const StepResult result = engine_.train_step();
   now_ += seconds;
   trace_.result.steps_trained += 1;
+  trace_.result.training_seconds += seconds;
   StepRow report;
   report.attempt = attempt_;
   report.step = result.step;
@@ -226,7 +232,7 @@ void Rehearsal::train_step() {
   report.batch_hash = hex64(result.batch_hash);
   reported_[{attempt_, result.step}] = report;
   feed(decide::StepReported{attempt_, result.step, report.plan_version, as_traced(result.loss),
-                            as_traced(result.grad_norm), seconds});
+                            as_traced(result.grad_norm), seconds, report.batch_hash});
 }
 
 void Rehearsal::write_checkpoint() {
@@ -257,6 +263,21 @@ std::string Rehearsal::next_verifier(const std::string& avoid) {
   return able[static_cast<size_t>(turn_++) % able.size()];
 }
 
+Lie Rehearsal::lie_of(const std::string& who, const Order& ordered) const {
+  const bool lies = who == kLiar && ordered.window.start_step + 1 >= setup_.lies_from;
+  if (!lies) return Lie::kNone;
+  const bool about_bf16 = ordered.order.arm == "bf16";
+  return about_bf16 || setup_.lie == Lie::kBits ? setup_.lie : Lie::kNone;
+}
+
+void tell(Lie lie, ReplayResult& result) {
+  for (ReplayStep& step : result.steps) {
+    if (lie == Lie::kLow) step.loss *= kTooLow;
+    if (lie != Lie::kNone) step.weights_hash = hex64(hash64(&step.loss, sizeof(step.loss)));
+  }
+  if (lie == Lie::kLow && result.replay_end_loss_bf16) *result.replay_end_loss_bf16 *= kTooLow;
+}
+
 decide::ReplayFinished Rehearsal::replay(const Order& ordered) {
   const auto& [order, window] = ordered;
   ReplayRequest request;
@@ -268,14 +289,17 @@ decide::ReplayFinished Rehearsal::replay(const Order& ordered) {
   request.evaluate_endpoints = order.evaluate_endpoints;
   request.perturb = order.nudge;
   request.role = order.on_trainer ? EngineRole::kInline : EngineRole::kReplay;
-  const ReplayResult result = replayer_.run(request);
+  const std::string who = order.on_trainer ? kHost : next_verifier(order.avoid);
+  const Lie lie = lie_of(who, ordered);
+  if (lie == Lie::kSame) request.arm = "same";
+  ReplayResult result = replayer_.run(request);
+  tell(lie, result);
 
   std::vector<StepRow> run_steps;
   for (int64_t step = window.start_step + 1; step <= window.start_step + window.steps; ++step) {
     const auto found = reported_.find({window.attempt, step});
     if (found != reported_.end()) run_steps.push_back(found->second);
   }
-  const std::string who = order.on_trainer ? kHost : next_verifier(order.avoid);
   decide::ReplayFinished finished =
       join_replay(order, result, run_steps, engine_.fingerprint(), who, order.on_trainer);
   set_seconds(finished, request, result);

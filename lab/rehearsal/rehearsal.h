@@ -8,6 +8,7 @@
 #include <string>
 
 #include "controller/decide/policy.h"
+#include "lab/rehearsal/study_faults.h"
 #include "lab/rehearsal/trace.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
@@ -24,6 +25,8 @@ struct RunSetup {
   bool watched = true;  // without, there is no core: steps and an end
   int64_t steps = 0;    // a multiple of checkpoint_every
   int64_t checkpoint_every = 0;
+  Lie lie = Lie::kNone;          // of one of the two verifiers
+  int64_t lies_from = 0;         // first step that it lies about
   int64_t perturb = 0;           // other than 0: seed of a rounding error in the weights of step 0
   EngineRanks* ranks = nullptr;  // that train and replay together; must outlive the rehearsal
   // A directory of its own for checkpoints, which are removed as they are no longer needed.

@@ -82,22 +82,27 @@ bool follows(const TracedEvent& before, const TracedEvent& event) {
   const auto* a = std::get_if<decide::StepReported>(&before.event);
   const auto* b = std::get_if<decide::StepReported>(&event.event);
   return a != nullptr && b != nullptr && b->attempt == a->attempt && b->step == a->step + 1 &&
-         b->plan_version == a->plan_version && same(b->seconds, a->seconds) &&
+         b->plan_version == a->plan_version && b->batch_hash.empty() == a->batch_hash.empty() && same(b->seconds, a->seconds) &&
          same(event.at, before.at + b->seconds);
 }
 
 std::string line_of_steps(std::span<const TracedEvent> events) {
   const auto& first = std::get<decide::StepReported>(events.front().event);
   std::vector<double> losses, norms;
+  std::vector<std::string> hashes;
   for (const TracedEvent& event : events) {
-    losses.push_back(std::get<decide::StepReported>(event.event).loss);
-    norms.push_back(std::get<decide::StepReported>(event.event).grad_norm.value());
+    const auto& step = std::get<decide::StepReported>(event.event);
+    losses.push_back(step.loss);
+    norms.push_back(step.grad_norm.value());
+    if (!step.batch_hash.empty()) hashes.push_back(fmt::format("\"{}\"", step.batch_hash));
   }
+  const std::string batches =
+      hashes.empty() ? "" : fmt::format(",\"batch_hashes\":[{}]", fmt::join(hashes, ","));
   return fmt::format(
       "{{\"at\":{},\"steps\":{{\"attempt\":{},\"first\":{},\"plan_version\":{},\"seconds\":{},"
-      "\"losses\":{},\"grad_norms\":{}}}}}\n",
+      "\"losses\":{},\"grad_norms\":{}{}}}}}\n",
       events.front().at, first.attempt, first.step, first.plan_version, first.seconds,
-      numbers(losses), numbers(norms));
+      numbers(losses), numbers(norms), batches);
 }
 
 void read_steps(const json::object& steps, double at, Trace& trace, Losses& reported) {
@@ -108,9 +113,11 @@ void read_steps(const json::object& steps, double at, Trace& trace, Losses& repo
   step.seconds = to_double(steps.at("seconds"));
   const std::vector<double> losses = to_doubles(steps.at("losses"));
   const std::vector<double> norms = to_doubles(steps.at("grad_norms"));
+  const json::value* hashes = steps.if_contains("batch_hashes");
   for (size_t i = 0; i < losses.size(); ++i) {
     step.loss = losses[i];
     step.grad_norm = norms.at(i);
+    if (hashes != nullptr) step.batch_hash = std::string(hashes->at(i).as_string());
     trace.events.push_back({at, step});
     reported[{step.attempt, step.step}] = step.loss;
     step.step += 1;
@@ -244,6 +251,7 @@ json::object to_object(const TracedResult& result) {
           {"attempts", result.attempts},
           {"heldout_bf16", to_value(result.heldout_bf16)},
           {"seconds", result.seconds},
+          {"training_seconds", result.training_seconds},
           {"replay_seconds", result.replay_seconds},
           {"replays", result.replays}};
 }
@@ -256,6 +264,9 @@ TracedResult read_result(const json::object& object) {
   result.attempts = object.at("attempts").to_number<int64_t>();
   result.heldout_bf16 = to_double(object.at("heldout_bf16"));
   result.seconds = to_double(object.at("seconds"));
+  // Traces of before 27 November 2026 have none.
+  const json::value* training = object.if_contains("training_seconds");
+  if (training != nullptr) result.training_seconds = to_double(*training);
   result.replay_seconds = to_double(object.at("replay_seconds"));
   result.replays = object.at("replays").to_number<int64_t>();
   return result;

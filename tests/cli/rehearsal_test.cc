@@ -138,6 +138,26 @@ TEST_F(RehearsalTest, AFlippedBitIsNotBlamedOnFp8) {
   EXPECT_TRUE(std::isfinite(trace.result.heldout_bf16));
 }
 
+// Three kinds of lies of one of two verifiers; the trainer replays what they disagree about.
+TEST_F(RehearsalTest, ALyingVerifierIsNamedAndNothingElseHappens) {
+  for (rehearsal::Lie lie : {rehearsal::Lie::kLow, rehearsal::Lie::kSame, rehearsal::Lie::kBits}) {
+    RunSetup setup = tiny();
+    setup.policy.mode = decide::Mode::kEnforce;
+    setup.steps = 400;
+    setup.engine.optimizer.total_steps = 400;
+    setup.lie = lie;
+    setup.lies_from = 61;
+    const Trace trace = rehearsal::rehearse(setup);
+    std::vector<std::string> actions;
+    for (const auto& each : trace.decisions) {
+      if (each.decision.kind == "action") actions.push_back(each.decision.sentence);
+    }
+    ASSERT_THAT(actions, SizeIs(1)) << static_cast<int>(lie);
+    EXPECT_THAT(actions[0], ::testing::HasSubstr("verifier-2"));
+    EXPECT_EQ(trace.result.outcome, "completed");
+  }
+}
+
 TEST_F(RehearsalTest, AStuckBitOfTheDeviceHoldsTheRun) {
   RunSetup setup = tiny();
   setup.engine.faults = {fault(FaultKind::kStuckBit, kDown, 61)};
@@ -283,18 +303,24 @@ TEST(CatalogueTest, EveryFaultIsOneThatItsConfigurationCanHave) {
   TemporaryDirectory directory;
   write_token_dataset(directory.path() / "data", {uniform_tokens(1, 257, 2000)},
                       uniform_tokens(2, 257, 2000), 257);
-  const auto runs = rehearsal::catalogue({});
-  std::vector<std::string> files;
-  for (const rehearsal::CatalogueRun& run : runs) {
-    files.push_back(run.file_name());
-    const RunSetup setup = rehearsal::setup_of(run, directory.path() / "data", directory.path());
-    EXPECT_EQ(setup.engine.faults.empty(), run.fault == "none");
-    if (run.seed > 1) continue;
-    EXPECT_NO_THROW(Engine{setup.engine}) << run.file_name();
-    EXPECT_NO_THROW(setup.plan.check_sites(setup.engine.model.sites(), setup.engine.model.layers));
+  for (const char* name : {"dense", "budget"}) {
+    const rehearsal::Study& study = rehearsal::study_from_name(name);
+    std::vector<std::string> files;
+    for (const rehearsal::CatalogueRun& run : rehearsal::catalogue({.study = name})) {
+      files.push_back(run.file_name());
+      const RunSetup setup =
+          rehearsal::setup_of(study, run, directory.path() / "data", directory.path());
+      const bool healthy = setup.engine.faults.empty() && setup.lie == rehearsal::Lie::kNone;
+      EXPECT_EQ(healthy, run.fault == "none");
+      if (run.seed > 1) continue;
+      EXPECT_NO_THROW(Engine{setup.engine}) << run.file_name();
+      EXPECT_NO_THROW(
+          setup.plan.check_sites(setup.engine.model.sites(), setup.engine.model.layers));
+    }
+    std::ranges::sort(files);
+    EXPECT_EQ(std::ranges::adjacent_find(files), files.end());
   }
-  std::ranges::sort(files);
-  EXPECT_EQ(std::ranges::adjacent_find(files), files.end());
+  EXPECT_THROW(rehearsal::study_from_name("sparse"), ConfigError);
 }
 
 TEST(DetectionTest, DelaysAreCountedFromTheFaultAndFalseAlarmsBeforeIt) {
