@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "kernels/comm/wires.h"
 #include "kernels/memory.h"
 #include "kernels/moments.h"
 #include "kernels/operand.h"
@@ -22,7 +23,6 @@
 #include "kernels/scaled_product.h"
 #include "kernels/shapes.h"
 #include "kernels/side_gathers.h"
-#include "kernels/wires.h"
 #include "numerics/formats.h"
 #include "numerics/quantizer.h"
 

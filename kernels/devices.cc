@@ -2,10 +2,10 @@
 
 #include "base/errors.h"
 #ifdef GNOMON_CUDA
+#include "kernels/comm/launch_variables.h"
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cuda_machine.h"
 #include "kernels/cuda/device.h"
-#include "kernels/launch_variables.h"
 #endif
 
 namespace gnomon {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/stopwatch.h"
-#include "kernels/compressed_collectives.h"
-#include "kernels/start_collectives.h"
+#include "kernels/comm/compressed_collectives.h"
+#include "kernels/comm/start_collectives.h"
 
 namespace {
 

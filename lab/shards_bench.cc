@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/stopwatch.h"
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/synthetic_data.h"

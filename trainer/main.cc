@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/sleeping_threads.h"
 #include "base/version.h"
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "trainer/config.h"
 #include "trainer/console.h"
 #include "trainer/engine/engine_ranks.h"

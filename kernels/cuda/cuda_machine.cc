@@ -9,15 +9,15 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "kernels/comm/start_collectives.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_choice.h"
 #include "kernels/cuda/lt_products.h"
 #include "kernels/cuda/sort.h"
 #include "kernels/cuda/stream_mark.h"
-#include "kernels/start_collectives.h"
 #ifdef GNOMON_NCCL_FOUND
-#include "kernels/cuda/nccl_exchange.h"
+#include "kernels/comm/nccl_exchange.h"
 #endif
 
 namespace gnomon::cuda {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 #include "kernels/memory.h"
 
 namespace gnomon::cuda {

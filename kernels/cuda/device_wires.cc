@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "kernels/comm/wire_shares.h"
 #include "kernels/cuda/wires.h"
-#include "kernels/wire_shares.h"
 
 namespace gnomon::cuda {
 namespace {

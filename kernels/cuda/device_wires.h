@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/comm/wires.h"
 #include "kernels/cuda/device_exchange.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/wires.h"
 
 namespace gnomon::cuda {
 

@@ -1,11 +1,11 @@
-// What ranks send each other, made and read on the device (kernels/wires.h has the meanings).
+// What ranks send each other, made and read on the device (kernels/comm/wires.h has the meanings).
 // Pointers are of the device's memory; every function returns when the work is on the stream.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/comm/wires.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/wires.h"
 #include "numerics/formats.h"
 
 namespace gnomon::cuda {

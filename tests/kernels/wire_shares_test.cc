@@ -1,5 +1,5 @@
 // The rounds in which weights go from those who make them to those who keep them.
-#include "kernels/wire_shares.h"
+#include "kernels/comm/wire_shares.h"
 
 #include <gtest/gtest.h>
 

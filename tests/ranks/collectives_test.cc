@@ -1,5 +1,5 @@
 // What ranks say to each other, asserted on every rank.
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
-#include "kernels/compressed_collectives.h"
+#include "kernels/comm/compressed_collectives.h"
 #include "tests/ranks/ranks.h"
 
 namespace gnomon::test {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "kernels/compressed_collectives.h"
-#include "kernels/wire_shares.h"
+#include "kernels/comm/compressed_collectives.h"
+#include "kernels/comm/wire_shares.h"
 #include "tests/ranks/emulated_ranks.h"
 #include "tests/ranks/ranks.h"
 

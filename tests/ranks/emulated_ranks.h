@@ -6,7 +6,7 @@
 #include "kernels/cuda/stream_mark.h"
 #include "tests/engine/emulated_machine.h"
 #ifdef GNOMON_NCCL_FOUND
-#include "kernels/cuda/nccl_exchange.h"
+#include "kernels/comm/nccl_exchange.h"
 #endif
 
 namespace gnomon::test {

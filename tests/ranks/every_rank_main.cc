@@ -1,7 +1,7 @@
 // Every rank runs every test.
 #include <gtest/gtest.h>
 
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "tests/ranks/ranks.h"
 
 namespace gnomon::test {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/errors.h"
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "storage/token_shards.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/forwarding_backend.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "trainer/engine/engine_ranks.h"
 
 namespace {

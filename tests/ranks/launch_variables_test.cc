@@ -1,5 +1,5 @@
 // What launchers leave in the environment, read as it is meant or refused with what is wrong.
-#include "kernels/launch_variables.h"
+#include "kernels/comm/launch_variables.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // Rank 0 runs the tests, the others follow its engines.
 #include <gtest/gtest.h>
 
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 #include "tests/ranks/ranks.h"
 #ifdef GNOMON_EMULATED_RANKS
 #include "tests/ranks/emulated_ranks.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "kernels/cuda/nccl_exchange.h"
-#include "kernels/start_collectives.h"
+#include "kernels/comm/nccl_exchange.h"
+#include "kernels/comm/start_collectives.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // The ranks of a test program; made by its main().
 #pragma once
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 #include "trainer/engine/engine_ranks.h"
 
 namespace gnomon::test {

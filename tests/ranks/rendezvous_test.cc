@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "kernels/cpu/sockets.h"
+#include "kernels/comm/sockets.h"
 #include "tests/ranks/launcher.h"
 #include "tests/support/temporary_directory.h"
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/philox.h"
+#include "kernels/comm/wire_shares.h"
+#include "kernels/comm/wires.h"
 #include "kernels/side_gathers.h"
-#include "kernels/wire_shares.h"
-#include "kernels/wires.h"
 #include "tests/ranks/ranks.h"
 
 namespace gnomon::test {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/collectives.h"
-#include "kernels/launch_variables.h"
+#include "kernels/comm/collectives.h"
+#include "kernels/comm/launch_variables.h"
 #include "protocol/records.h"
 
 namespace gnomon {

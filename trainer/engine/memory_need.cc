@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/optimizer_state.h"
 

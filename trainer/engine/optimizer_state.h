@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 #include "kernels/moments.h"
 #include "kernels/optimizers.h"
 #include "kernels/tensor.h"

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/wire_shares.h"
-#include "kernels/wires.h"
+#include "kernels/comm/wire_shares.h"
+#include "kernels/comm/wires.h"
 #include "trainer/engine/parameters.h"
 
 namespace gnomon {

@@ -11,9 +11,9 @@
 
 #include "base/errors.h"
 #include "kernels/backend.h"
+#include "kernels/comm/wires.h"
 #include "kernels/operand.h"
 #include "kernels/tensor.h"
-#include "kernels/wires.h"
 #include "trainer/engine/optimizer_state.h"
 #include "trainer/engine/parameters.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/nccl_exchange.h"
+#include "kernels/comm/nccl_exchange.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "kernels/cuda/nccl_library.h"
+#include "kernels/comm/nccl_library.h"
 
 namespace gnomon::cuda {
 namespace {

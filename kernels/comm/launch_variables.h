@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/cpu/tcp_rendezvous.h"
+#include "kernels/comm/tcp_rendezvous.h"
 
 namespace gnomon {
 

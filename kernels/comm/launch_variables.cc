@@ -1,4 +1,4 @@
-#include "kernels/launch_variables.h"
+#include "kernels/comm/launch_variables.h"
 
 #include <fmt/format.h>
 

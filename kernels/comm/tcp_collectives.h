@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "kernels/collectives.h"
-#include "kernels/cpu/tcp_rendezvous.h"
+#include "kernels/comm/collectives.h"
+#include "kernels/comm/tcp_rendezvous.h"
 
 namespace gnomon {
 

@@ -1,4 +1,4 @@
-#include "kernels/compressed_collectives.h"
+#include "kernels/comm/compressed_collectives.h"
 
 #include <algorithm>
 #include <cmath>

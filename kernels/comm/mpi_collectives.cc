@@ -1,4 +1,4 @@
-#include "kernels/cpu/mpi_collectives.h"
+#include "kernels/comm/mpi_collectives.h"
 
 #include <fmt/format.h>
 #include <mpi.h>

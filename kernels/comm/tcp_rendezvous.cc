@@ -1,4 +1,4 @@
-#include "kernels/cpu/tcp_rendezvous.h"
+#include "kernels/comm/tcp_rendezvous.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "kernels/cpu/tcp_lobby.h"
+#include "kernels/comm/tcp_lobby.h"
 
 namespace gnomon::tcp {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/tcp_watch.h"
+#include "kernels/comm/tcp_watch.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <cstdlib>
 
 #include "base/errors.h"
-#include "kernels/cpu/sockets.h"
+#include "kernels/comm/sockets.h"
 
 namespace gnomon::tcp {
 namespace {

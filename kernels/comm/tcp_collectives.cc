@@ -1,4 +1,4 @@
-#include "kernels/cpu/tcp_collectives.h"
+#include "kernels/comm/tcp_collectives.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "kernels/cpu/sockets.h"
-#include "kernels/cpu/tcp_watch.h"
+#include "kernels/comm/sockets.h"
+#include "kernels/comm/tcp_watch.h"
 
 namespace gnomon {
 namespace {

@@ -1,10 +1,10 @@
-#include "kernels/start_collectives.h"
+#include "kernels/comm/start_collectives.h"
 
 #include "base/errors.h"
-#include "kernels/cpu/tcp_collectives.h"
-#include "kernels/launch_variables.h"
+#include "kernels/comm/launch_variables.h"
+#include "kernels/comm/tcp_collectives.h"
 #ifdef GNOMON_MPI
-#include "kernels/cpu/mpi_collectives.h"
+#include "kernels/comm/mpi_collectives.h"
 #endif
 
 namespace gnomon {

@@ -1,4 +1,4 @@
-#include "kernels/cpu/tcp_lobby.h"
+#include "kernels/comm/tcp_lobby.h"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "kernels/cuda/nccl_library.h"
+#include "kernels/comm/nccl_library.h"
 
 #include "kernels/cuda/vendor_folders.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu/sockets.h"
+#include "kernels/comm/sockets.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "kernels/wire_shares.h"
-#include "kernels/wires.h"
+#include "kernels/comm/wire_shares.h"
+#include "kernels/comm/wires.h"
 
 namespace gnomon {
 

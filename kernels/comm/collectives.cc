@@ -1,4 +1,4 @@
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/wires.h"
+#include "kernels/comm/wires.h"
 
 #include <algorithm>
 #include <utility>

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 
 namespace gnomon {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/wires.h"
+#include "kernels/comm/wires.h"
 
 namespace gnomon {
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 
 namespace gnomon {
 

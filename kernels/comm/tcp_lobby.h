@@ -6,7 +6,7 @@
 #include <deque>
 #include <optional>
 
-#include "kernels/cpu/sockets.h"
+#include "kernels/comm/sockets.h"
 
 namespace gnomon::tcp {
 

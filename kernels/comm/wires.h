@@ -14,7 +14,7 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/collectives.h"
+#include "kernels/comm/collectives.h"
 
 namespace gnomon {
 

@@ -1,4 +1,4 @@
-#include "kernels/wire_shares.h"
+#include "kernels/comm/wire_shares.h"
 
 #include <algorithm>
 #include <utility>
