@@ -141,9 +141,9 @@ NetSpeedupReport net_speedup_report(const State& state, const Policy& policy) {
   const WindowLengths lengths = window_lengths(state, policy);
   const GapSample window{.steps = static_cast<double>(lengths.steps),
                          .tokens_per_step = static_cast<double>(state.run.tokens_per_step)};
-  made.promise = promise(
-      policy, lengths, gap_scale_percent(state.watch.gap.scale, window, gap_settings(policy)),
-      kPromisedDeviations);
+  made.promise = promise(policy, lengths,
+                         gap_scale_percent(state.watch.gap.scale, window, gap_settings(policy)),
+                         kPromisedDeviations);
   made.rollback_steps = rollback_steps(lengths);
   made.points = state.money.points;
   const bool newer = made.points.empty() || made.points.back().step < state.newest_step;

@@ -58,8 +58,8 @@ struct NetSpeedupReport {
   double hazard_low = 0;   // 5%
   double hazard_high = 0;  // 95%
   CadenceReport cadence;
-  Promise promise;             // of windows at that distance, for a fault of two deviations
-  int64_t rollback_steps = 0;  // at most, before the fault
+  Promise promise;                // of windows at that distance, for a fault of two deviations
+  int64_t rollback_steps = 0;     // at most, before the fault
   std::vector<CostPoint> points;  // along the run, and as it stands now
 };
 

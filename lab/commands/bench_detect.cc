@@ -155,9 +155,8 @@ void bench_detect(const DetectBenchOptions& options) {
       options.policy.empty() ? decide::Policy() : decide::Policy::load(options.policy);
   const bool dense = options.catalogue.study == "dense";
   const std::vector<rehearsal::Trace> traces = read_traces(options.traces, dense);
-  boost::json::object found = dense
-                                  ? rehearsal::findings(traces, decide::gap_settings(policy))
-                                  : rehearsal::budget_findings(traces, policy);
+  boost::json::object found = dense ? rehearsal::findings(traces, decide::gap_settings(policy))
+                                    : rehearsal::budget_findings(traces, policy);
   found["build"] = fmt::format("{} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler);
   if (options.json) {
     fmt::print("{}", pretty_json(found));

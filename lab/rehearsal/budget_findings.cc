@@ -46,8 +46,8 @@ bool acts(const decide::RecordDecision& decision) {
 std::optional<int64_t> caught_at(const RecordedRun& run) {
   for (const TracedDecision& each : run.trace->decisions) {
     if (each.decision.step < run.label.fault_from.value_or(0)) continue;
-    const bool found = run.label.lies ? each.decision.action == "quarantine"
-                                      : accuses(each.decision);
+    const bool found =
+        run.label.lies ? each.decision.action == "quarantine" : accuses(each.decision);
     if (found) return each.decision.step;
   }
   return std::nullopt;
@@ -147,8 +147,8 @@ class BudgetFindings {
 
   const decide::Policy& policy_;
   RecordedRuns runs_;
-  std::vector<RecordedRun> observed_;  // at the budget
-  std::vector<RecordedRun> half_;      // half of every 50 steps
+  std::vector<RecordedRun> observed_;    // at the budget
+  std::vector<RecordedRun> half_;        // half of every 50 steps
   std::map<std::string, double> noise_;  // deviation of D in healthy windows, by configuration
 };
 
@@ -214,8 +214,12 @@ json::object BudgetFindings::healthy() const {
       shares.push_back(share_percent(run));
     }
   }
-  return {{"runs", runs},       {"steps", steps},     {"windows", windows},
-          {"alarms", alarms},   {"actions", actions}, {"sentinel_calls", calls},
+  return {{"runs", runs},
+          {"steps", steps},
+          {"windows", windows},
+          {"alarms", alarms},
+          {"actions", actions},
+          {"sentinel_calls", calls},
           {"share_percent", spread_of(shares)}};
 }
 

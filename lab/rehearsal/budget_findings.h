@@ -22,7 +22,6 @@ namespace gnomon::rehearsal {
 //   by_fault  kind and strength
 //   runs      a row for each watched run
 // `policy`: for the promise. The traces' steps are not read.
-boost::json::object budget_findings(const std::vector<Trace>& traces,
-                                    const decide::Policy& policy);
+boost::json::object budget_findings(const std::vector<Trace>& traces, const decide::Policy& policy);
 
 }  // namespace gnomon::rehearsal

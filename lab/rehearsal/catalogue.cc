@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-
 namespace gnomon::rehearsal {
 namespace {
 
@@ -37,7 +36,8 @@ decide::Policy policy_of(const Study& study, const std::string& role) {
     policy.window.steps = study.checkpoint_every;
     policy.detector.burn_in_steps = kBurnInSteps;
   }
-  if (role == "half") policy.window = {.every = study.checkpoint_every, .steps = study.checkpoint_every / 2};
+  if (role == "half")
+    policy.window = {.every = study.checkpoint_every, .steps = study.checkpoint_every / 2};
   return policy;
 }
 

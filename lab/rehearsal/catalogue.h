@@ -48,8 +48,8 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options);
 RunSetup setup_of(const Study& study, const CatalogueRun& run, const std::filesystem::path& data,
                   const std::filesystem::path& scratch);
 
-// What should be found in a run with these faults (docs/faults.md): verdicts that are right, and the
-// sites one of which a pin must contain; no sites where none is guilty.
+// What should be found in a run with these faults (docs/faults.md): verdicts that are right, and
+// the sites one of which a pin must contain; no sites where none is guilty.
 struct Truth {
   std::vector<std::string> verdicts;
   std::vector<std::string> sites;

@@ -272,8 +272,7 @@ Wrong wrong_of(const Study& study, const std::string& name, int layers) {
     if (each.name == name) return std::move(each);
     names.push_back(each.name);
   }
-  throw ConfigError("catalogue", 0, "fault", name,
-                    fmt::format("none, {}", fmt::join(names, ", ")));
+  throw ConfigError("catalogue", 0, "fault", name, fmt::format("none, {}", fmt::join(names, ", ")));
 }
 
 }  // namespace gnomon::rehearsal

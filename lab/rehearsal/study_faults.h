@@ -1,4 +1,5 @@
-// The two studies of `gnomon bench detect`: the models that they train, and what goes wrong in them.
+// The two studies of `gnomon bench detect`: the models that they train, and what goes wrong in
+// them.
 //
 //   dense   1,000 steps, every one of them replayed in a window of 20 steps: what windows can see
 //   budget  20,000 steps under the default policy, which replays a twentieth: what users have

@@ -82,8 +82,8 @@ bool follows(const TracedEvent& before, const TracedEvent& event) {
   const auto* a = std::get_if<decide::StepReported>(&before.event);
   const auto* b = std::get_if<decide::StepReported>(&event.event);
   return a != nullptr && b != nullptr && b->attempt == a->attempt && b->step == a->step + 1 &&
-         b->plan_version == a->plan_version && b->batch_hash.empty() == a->batch_hash.empty() && same(b->seconds, a->seconds) &&
-         same(event.at, before.at + b->seconds);
+         b->plan_version == a->plan_version && b->batch_hash.empty() == a->batch_hash.empty() &&
+         same(b->seconds, a->seconds) && same(event.at, before.at + b->seconds);
 }
 
 std::string line_of_steps(std::span<const TracedEvent> events) {

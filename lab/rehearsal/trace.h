@@ -46,8 +46,8 @@ struct TracedResult {
   int64_t step = 0;           // of the last weights
   int64_t steps_trained = 0;  // those that a rollback undid too
   int64_t attempts = 1;
-  double heldout_bf16 = 0;  // loss of the last weights in BF16, nats; may be not finite
-  double seconds = 0;       // the clock at the end
+  double heldout_bf16 = 0;      // loss of the last weights in BF16, nats; may be not finite
+  double seconds = 0;           // the clock at the end
   double training_seconds = 0;  // of the steps
   double replay_seconds = 0;
   int64_t replays = 0;

@@ -248,11 +248,11 @@ TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
   for (const auto& member : json.as_object()) keys.emplace_back(member.key());
   EXPECT_THAT(
       keys, UnorderedElementsAre(
-                "net_speedup", "promise", "sentence", "speedup", "speedup_source", "measured", "useful_steps",
-                "bf16_seconds", "paid_seconds", "steps", "steps_lost", "rollbacks", "replays",
-                "verification_seconds", "spare_verification_seconds", "spare_idle_seconds",
-                "verification_share", "holds", "hold_seconds", "switches", "switch_seconds",
-                "loss_gap_percent", "items", "hazard", "cadence", "points"));
+                "net_speedup", "promise", "sentence", "speedup", "speedup_source", "measured",
+                "useful_steps", "bf16_seconds", "paid_seconds", "steps", "steps_lost", "rollbacks",
+                "replays", "verification_seconds", "spare_verification_seconds",
+                "spare_idle_seconds", "verification_share", "holds", "hold_seconds", "switches",
+                "switch_seconds", "loss_gap_percent", "items", "hazard", "cadence", "points"));
   EXPECT_EQ(json.at("steps").at("fp8").at("kept").as_int64(), 200);
   EXPECT_EQ(json.at("hazard").at("fp8_steps").as_int64(), 200);
   EXPECT_EQ(json.at("cadence").at("every").as_int64(), 20);

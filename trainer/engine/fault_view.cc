@@ -117,7 +117,8 @@ int FaultView::scale_shift(int site, TensorRole role, int64_t step) const {
     const bool shifts = (kind == FaultKind::kScaleShift && it.tensor == role) ||
                         (kind == FaultKind::kGradientUnderflow && role == TensorRole::kGradient) ||
                         kind == FaultKind::kCoarseRecipe;
-    if (shifts) sum += kind == FaultKind::kScaleShift ? grown(it.fault, step) : it.fault.log2_factor;
+    if (shifts)
+      sum += kind == FaultKind::kScaleShift ? grown(it.fault, step) : it.fault.log2_factor;
   }
   return sum;
 }

@@ -163,9 +163,8 @@ const std::array kTraits = {
 
 std::string when_of(const Fault& fault) {
   const std::string stretches =
-      fault.period == 0
-          ? ""
-          : fmt::format("in {} of every {} steps ", fault.duration, fault.period);
+      fault.period == 0 ? ""
+                        : fmt::format("in {} of every {} steps ", fault.duration, fault.period);
   return stretches + (fault.end_step == 0 ? fmt::format("from step {} on", fault.start_step)
                                           : fmt::format("from step {} to step {}", fault.start_step,
                                                         fault.end_step - 1));
@@ -182,9 +181,10 @@ std::string what_the_recipe_does(const Fault& fault) {
     case Kind::kFrozenAmax:
       return fmt::format("the amax history of {}'s {} stops updating", site, fault.tensor);
     case Kind::kScaleShift:
-      return fmt::format("the quantisation scale of {}'s {} is off by 2^{}{}", site, fault.tensor,
-                         fault.log2_factor,
-                         fault.steps == 0 ? "" : fmt::format(", growing over {} steps", fault.steps));
+      return fmt::format(
+          "the quantisation scale of {}'s {} is off by 2^{}{}", site, fault.tensor,
+          fault.log2_factor,
+          fault.steps == 0 ? "" : fmt::format(", growing over {} steps", fault.steps));
     case Kind::kOutlierChannel:
       return fmt::format("channel {} of {}'s input grows to 2^{} times its size over {} steps",
                          fault.element, site, fault.log2_factor, fault.steps);
