@@ -2,7 +2,7 @@
 
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
-#include "controller/daemon/backups.h"
+#include "controller/backups/backups.h"
 #include "controller/supervisor/ending.h"
 #include "storage/json_rows.h"
 #include "storage/view_queries.h"

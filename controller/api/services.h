@@ -7,11 +7,11 @@
 
 #include "controller/api/audit_note_limiter.h"
 #include "controller/api/router.h"
-#include "controller/daemon/backups.h"
+#include "controller/backups/backups.h"
 #include "controller/leases/leases.h"
-#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/change_notifier.h"
+#include "controller/supervisor/replay_queue.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "controller/auth/authenticator.h"
-#include "controller/daemon/backups.h"
+#include "controller/backups/backups.h"
 #include "controller/daemon/retention.h"
 #include "controller/notify/notifier.h"
 #include "protocol/settings.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "controller/auth/authenticator.h"
-#include "controller/leases/replay_queue.h"
 #include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/replay_queue.h"
 #include "controller/supervisor/run_cache.h"
 
 namespace gnomon {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "controller/auth/http_error.h"
-#include "controller/leases/replay_results.h"
 #include "controller/supervisor/effects.h"
 #include "controller/supervisor/notices.h"
+#include "controller/supervisor/replay_results.h"
 #include "controller/supervisor/replays.h"
 #include "protocol/json.h"
 #include "storage/ledger_results.h"

@@ -14,10 +14,10 @@
 #include <string>
 
 #include "controller/leases/held_leases.h"
-#include "controller/leases/replay_queue.h"
 #include "controller/leases/unschedulable_replays.h"
 #include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/replay_queue.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"

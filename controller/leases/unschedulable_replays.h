@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "controller/leases/replay_queue.h"
 #include "controller/leases/verifier_registry.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/replay_queue.h"
 
 namespace gnomon {
 

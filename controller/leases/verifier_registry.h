@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "controller/leases/replay_queue.h"
+#include "controller/supervisor/replay_queue.h"
 
 namespace gnomon {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "controller/decide/decide.h"
-#include "controller/leases/replay_queue.h"
 #include "controller/metrics/totals.h"
+#include "controller/supervisor/replay_queue.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "controller/decide/events.h"
-#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/change_notifier.h"
+#include "controller/supervisor/replay_queue.h"
 #include "storage/ledger.h"
 #include "storage/ledger_windows.h"
 

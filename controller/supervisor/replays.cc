@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "controller/leases/replay_results.h"
+#include "controller/supervisor/replay_results.h"
 #include "protocol/json.h"
 #include "storage/ledger_runs.h"
 

@@ -9,10 +9,10 @@
 #include <limits>
 
 #include "controller/auth/http_error.h"
-#include "controller/leases/replay_results.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/checks.h"
 #include "controller/supervisor/health.h"
+#include "controller/supervisor/replay_results.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

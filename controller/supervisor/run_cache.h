@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "controller/leases/replay_queue.h"
 #include "controller/metrics/metrics.h"
 #include "controller/notify/outbox.h"
 #include "controller/supervisor/cached_run.h"
 #include "controller/supervisor/change_notifier.h"
 #include "controller/supervisor/deadlines.h"
 #include "controller/supervisor/decision_state.h"
+#include "controller/supervisor/replay_queue.h"
 #include "controller/supervisor/set_aside.h"
 #include "controller/supervisor/verdict_board.h"
 #include "storage/ledger.h"

@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "controller/decide/decide.h"
-#include "controller/leases/replay_results.h"
+#include "controller/supervisor/replay_results.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/replay.h"
 

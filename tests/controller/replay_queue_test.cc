@@ -1,5 +1,5 @@
 // Whose turn it is: shares of runs, labels of verifiers, who is woken.
-#include "controller/leases/replay_queue.h"
+#include "controller/supervisor/replay_queue.h"
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-#include "controller/leases/replay_queue.h"
+#include "controller/supervisor/replay_queue.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "controller/daemon/backups.h"
+#include "controller/backups/backups.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

@@ -1,4 +1,4 @@
-#include "controller/leases/replay_results.h"
+#include "controller/supervisor/replay_results.h"
 
 #include <fmt/format.h>
 
