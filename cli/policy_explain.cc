@@ -55,7 +55,7 @@ Sentences promise_words(const Policy& policy) {
   const decide::WindowLengths lengths = decide::asked_lengths(policy, 0);
   Sentences words;
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
-    words.push_back(decide::in_words(promise));
+    words.push_back(decide::promise_in_words(promise));
   }
   words.push_back(fmt::format(
       "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "

@@ -216,7 +216,7 @@ std::string net_speedup_to_json(const NetSpeedupReport& report) {
        {{"gap_percent", number(report.promise.gap_percent)},
         {"within_steps", report.promise.within_steps},
         {"rollback_steps", report.rollback_steps},
-        {"words", in_words(report.promise)}}},
+        {"words", promise_in_words(report.promise)}}},
       {"points", std::move(points)}};
   return json::serialize(object);
 }

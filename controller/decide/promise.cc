@@ -46,7 +46,7 @@ std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths
 
 int64_t rollback_steps(const WindowLengths& lengths) { return lengths.every * 3 / 2; }
 
-std::string in_words(const Promise& promise) {
+std::string promise_in_words(const Promise& promise) {
   return fmt::format(
       "A lasting fault that costs {:.2g}% of the loss in a window is caught within {} steps, 19 "
       "times of 20.",

@@ -28,6 +28,6 @@ std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths
 // Where a rollback goes to at most: the last verified checkpoint before a fault.
 int64_t rollback_steps(const WindowLengths& lengths);
 
-std::string in_words(const Promise& promise);
+std::string promise_in_words(const Promise& promise);
 
 }  // namespace gnomon::decide

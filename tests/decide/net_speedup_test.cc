@@ -229,7 +229,7 @@ TEST(NetSpeedupTest, ItPromisesHowSoonAFaultIsCaughtByTheCadenceAndNoiseOfTheRun
   run.policy.window.every *= 2;
   const NetSpeedupReport sparse = net_speedup_report(run.state, run.policy);
   EXPECT_GT(sparse.promise.within_steps, made.promise.within_steps * 3 / 2);
-  EXPECT_THAT(in_words(sparse.promise),
+  EXPECT_THAT(promise_in_words(sparse.promise),
               HasSubstr(std::to_string(sparse.promise.within_steps) + " steps, 19 times of 20"));
 }
 
