@@ -13,7 +13,9 @@ from excuses import Excuses
 from findings import Findings
 from judge import Access, Answer, Backups, Command, End, Follower, LogLine, Orders, Reload, Restart, Rotation, Sample
 from judge_messages import Arrival
+from operators import CHANGES, OWN, changed_policy
 from receivers import is_genuine
+from settings import POLICY
 
 
 class AnswerTest(unittest.TestCase):
@@ -223,6 +225,12 @@ class MessagesTest(unittest.TestCase):
         self.assertFalse(is_genuine(f"t={sent},v1={good}", b"another body", "key"))
         self.assertFalse(is_genuine(f"t=1,v1={good}", b"body", "key"))
         self.assertFalse(is_genuine(None, b"body", "key"))
+
+
+class PolicyChangesTest(unittest.TestCase):
+    def test_every_change_is_one_of_a_key_that_the_policy_has(self) -> None:
+        for change in (*CHANGES, *OWN.values()):
+            self.assertNotEqual(changed_policy(change), POLICY)
 
 
 class FindingsTest(unittest.TestCase):

@@ -26,7 +26,7 @@ CHANGES = (  # of the policy, while the run goes on
     ('"bf16", "hold"]', '"bf16", "stop"]'),
     ('on_loss = "bf16"', 'on_loss = "hold"'),
     ('from = "evidence"', 'from = "here"'),
-    ('"optimised"', '"fixed"'),
+    ("budget_percent = 60", "budget_percent = 20"),
     ("burn_in_windows", 'kind = "cusum"\nburn_in_windows'),
     ("burn_in_windows", 'kind = "glr"\nburn_in_windows'),
     ("share = 1.0", "share = 3.0"),
