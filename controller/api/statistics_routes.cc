@@ -17,7 +17,7 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kBodyMax = 8 << 20;
+constexpr size_t kReportMax = 8 << 20;
 constexpr int64_t kStepsAtOnce = 1'000;
 
 Response post_statistics(Services& services, Exchange& exchange, const Request& request) {
@@ -116,7 +116,7 @@ std::vector<Route> statistics_routes(Services& s) {
   return {
       {"POST",
        "/v1/runs/{run}/statistics",
-       body_of<StatisticsReport>(kBodyMax),
+       body_of<StatisticsReport>(kReportMax),
        [&s](Exchange& e, const Request& request) { return post_statistics(s, e, request); },
        true,
        {incarnation_parameter()}},

@@ -21,7 +21,7 @@ namespace {
 constexpr std::chrono::seconds kGrace{3};
 constexpr std::chrono::seconds kMoreGrace{1};
 constexpr double kNoticeSecondsMax = 1;
-constexpr uint32_t kTextMax = 4096;
+constexpr uint32_t kMessageMax = 4096;
 // Before the text of a rank that has failed itself.
 constexpr char kFails = '!';
 
@@ -74,7 +74,7 @@ void Watch::receive_notice(size_t from) {
   uint32_t length = 0;
   std::string text;
   const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
-  bool received = receive_all(control_[from], room_of(length), deadline) && length <= kTextMax;
+  bool received = receive_all(control_[from], room_of(length), deadline) && length <= kMessageMax;
   if (received) {
     text.resize(length);
     received = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
@@ -95,7 +95,7 @@ void Watch::receive_notice(size_t from) {
 
 void Watch::send_text(const FileDescriptor& socket, const std::string& text) const {
   const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
-  const auto length = static_cast<uint32_t>(std::min<size_t>(text.size(), kTextMax));
+  const auto length = static_cast<uint32_t>(std::min<size_t>(text.size(), kMessageMax));
   if (send_all(socket, bytes_of(length), deadline)) {
     send_all(socket, std::as_bytes(std::span(text)).first(length), deadline);
   }

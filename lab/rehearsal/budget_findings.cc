@@ -21,13 +21,6 @@ namespace json = boost::json;
 constexpr double kEndPercent = 0.5;
 const std::vector<std::string> kRivals = {"fixed", "ewma", "glr", "cusum"};
 
-double quantile(std::vector<double> values, double q) {
-  if (values.empty()) return std::nan("");
-  std::ranges::sort(values);
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(std::ceil(q * last))];
-}
-
 json::object spread_of(const std::vector<double>& values) {
   return {{"median", finite(quantile(values, 0.5))}, {"most", finite(quantile(values, 1))}};
 }

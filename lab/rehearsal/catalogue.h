@@ -35,8 +35,8 @@ struct CatalogueOptions {
   std::string study = "dense";
   int64_t seeds = 5;
   int64_t first_seed = 1;
-  std::string only;  // a fault's kind, or "none"; empty = all
-  std::string role;  // empty = all
+  std::string only = {};  // a fault's kind, or "none"; empty = all
+  std::string role = {};  // empty = all
 };
 
 // Healthy runs of every configuration and seed; of each fault one run for each seed, in

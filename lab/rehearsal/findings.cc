@@ -22,12 +22,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<std::string> kDetectors = {"eprocess", "eprocess_any", "evidence", "cusum",
                                              "ewma",     "glr",          "shewhart", "fixed"};
 
-double quantile(std::vector<double> values, double q) {
-  std::ranges::sort(values);
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(std::ceil(q * last))];
-}
-
 // ---- the detector and its rivals
 
 decide::GapSettings settings_of(decide::GapSettings settings, const std::string& detector,

@@ -1,9 +1,12 @@
 // Numbers as findings have them: JSON knows neither infinity nor a share of nothing.
 #pragma once
 
+#include <algorithm>
 #include <boost/json/value.hpp>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace gnomon::rehearsal {
 
@@ -16,6 +19,14 @@ inline boost::json::value finite(double value) {
 inline boost::json::value share(int64_t of, int64_t all) {
   if (all == 0) return nullptr;
   return static_cast<double>(of) / static_cast<double>(all);
+}
+
+// The least value that a share q of them is not over; NaN of none.
+inline double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  std::ranges::sort(values);
+  const auto last = static_cast<double>(values.size() - 1);
+  return values[static_cast<size_t>(std::ceil(q * last))];
 }
 
 }  // namespace gnomon::rehearsal

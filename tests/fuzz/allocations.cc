@@ -71,9 +71,9 @@ int64_t AllocationLimit::most() const { return held.most; }
 
 }  // namespace gnomon::fuzz
 
+using gnomon::fuzz::allocate;
 using gnomon::fuzz::give_back;
 using gnomon::fuzz::or_throw;
-using gnomon::fuzz::take;
 
 // All of them: a sanitizer's library has each for itself, and would not call ours.
 void* operator new(size_t n) { return or_throw(allocate(n)); }
