@@ -63,6 +63,9 @@ CREATE TABLE steps (
   reported_at   REAL NOT NULL,
   batch_hash    TEXT NOT NULL DEFAULT '',
   seq           INTEGER,                    -- of the event that this report is; NULL: it has a row in `events`
+  cast_saturated REAL,                      -- NULL: NaN or not said
+  cast_flushed  REAL,
+  cast_peak     REAL,
   PRIMARY KEY (run, attempt, step)
 ) STRICT, WITHOUT ROWID;
 

@@ -47,8 +47,10 @@ void insert_runs(Connection& connection, int64_t runs) {
 void insert_steps(Connection& connection, int64_t run, int64_t from, int64_t to) {
   connection.execute(
       "WITH RECURSIVE n (i) AS (VALUES (?2) UNION ALL SELECT i + 1 FROM n WHERE i < ?3) "
-      "INSERT INTO steps SELECT ?1, 1, i, 1, 2.5 + 1.0 / i, 0.7 + 1.0 / i, 3.14e-4, 4194304, 2.7 + "
-      "0.1 / i, printf('%016x', i * 2654435761), 1.7e9 + i, printf('%016x', i * 40503), i FROM n",
+      "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate, "
+      "tokens, step_seconds, weights_hash, reported_at, batch_hash, seq) SELECT ?1, 1, i, 1, "
+      "2.5 + 1.0 / i, 0.7 + 1.0 / i, 3.14e-4, 4194304, 2.7 + 0.1 / i, printf('%016x', i * "
+      "2654435761), 1.7e9 + i, printf('%016x', i * 40503), i FROM n",
       run, from, to);
   connection.execute("UPDATE decision_state SET seq = ? WHERE run = ?", to, run);
   const int64_t steps = to - from + 1;

@@ -79,6 +79,11 @@ struct DeviceHealth {
   }
 };
 
+// From 1e-6 to 1 + 1e-6, with room for rounding.
+inline constexpr Range kCastShareRange = {9e-7, 1.001};
+// A product of two FP32 numbers may be larger than either.
+inline constexpr Range kCastPeakRange = {.least = 0, .nan = true, .infinity = true};
+
 // What a training step is. Its identity is (run, attempt, step); a repeat with another loss,
 // grad_norm, weights_hash, batch_hash or plan_version is refused with 409.
 struct StepNumbers {
@@ -92,6 +97,11 @@ struct StepNumbers {
   double step_seconds = 0;
   std::string weights_hash = {};
   std::string batch_hash = {};
+  // What the step's casts to FP8 did, over all tensors: a site's input, weight and gradient each.
+  // No part of its identity.
+  std::optional<double> cast_saturated = {};
+  std::optional<double> cast_flushed = {};
+  std::optional<double> cast_peak = {};
 
   template <class Visitor>
   static void describe(Visitor&& v) {
@@ -115,6 +125,18 @@ struct StepNumbers {
     v("batch_hash", &R::batch_hash,
       Member{.text = kHashOrNothing,
              .help = "Hash of the step's token ids in order; empty: not given."});
+    v("cast_saturated", &R::cast_saturated,
+      Member{.range = kCastShareRange,
+             .help = "Values beyond the format's largest in the step's casts to FP8: geometric "
+                     "mean over the tensors of their share + 1e-6."});
+    v("cast_flushed", &R::cast_flushed,
+      Member{.range = kCastShareRange,
+             .help = "Values other than 0 that the step's casts to FP8 made 0: geometric mean over "
+                     "the tensors of their share + 1e-6."});
+    v("cast_peak", &R::cast_peak,
+      Member{.range = kCastPeakRange,
+             .help = "Largest absolute value times scale, over the format's largest, of the tensor "
+                     "where that is greatest; 1 fits exactly."});
   }
 };
 

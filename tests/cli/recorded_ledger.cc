@@ -34,7 +34,10 @@ class Writer {
                step->step);
       }
       SQLite::Statement row(
-          database_, "INSERT INTO steps VALUES (1, ?, ?, ?, ?, ?, 0.001, 256, ?, '', ?, '', ?)");
+          database_,
+          "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate,"
+          " tokens, step_seconds, weights_hash, reported_at, seq)"
+          " VALUES (1, ?, ?, ?, ?, ?, 0.001, 256, ?, '', ?, ?)");
       SQLite::bind(row, step->attempt, step->step, step->plan_version);
       if (std::isfinite(step->loss)) row.bind(4, step->loss);
       if (step->grad_norm) row.bind(5, *step->grad_norm);

@@ -90,8 +90,9 @@ void SyntheticLedger::add_attempt(int64_t attempt, int64_t base_step, const std:
 void SyntheticLedger::add_steps(int64_t attempt, int64_t first, int64_t last,
                                 int64_t plan_version) {
   SQLite::Statement insert(database_,
-                           "INSERT INTO steps VALUES (1, ?, ?, ?, ?, 1.0, 0.001, 256, 1.0,"
-                           " '0123456789abcdef', ?, '', NULL)");
+                           "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm,"
+                           " learning_rate, tokens, step_seconds, weights_hash, reported_at)"
+                           " VALUES (1, ?, ?, ?, ?, 1.0, 0.001, 256, 1.0, '0123456789abcdef', ?)");
   for (int64_t step = first; step <= last; ++step) {
     double loss = 2.0 + 3.0 / static_cast<double>(step);
     SQLite::bind(insert, attempt, step, plan_version, loss, kStart + static_cast<double>(step));

@@ -19,6 +19,8 @@ void report_health_and_statistics(FakeTrainer& trainer, int64_t step) {
   report.device_health = health;
   report.loss = std::numeric_limits<double>::quiet_NaN();
   report.grad_norm = std::numeric_limits<double>::infinity();
+  report.cast_saturated = 1e-6;
+  report.cast_peak = std::numeric_limits<double>::infinity();
   trainer.post_steps({{report}});
   StatisticsReport statistics;
   statistics.step = step;

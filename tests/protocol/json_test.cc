@@ -93,6 +93,9 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
       StepBatch{{StepReport{{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "0123456789abcdef"}, 1e9}}},
       {"\"weights_hash\":\"0123456789abcdef\"", "\"plan_version\":3"});
   expect_round_trip(
+      StepBatch{{StepReport{{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "ab", "cd", 1e-6, 0.125, 64}}}},
+      {"\"cast_saturated\":1E-6", "\"cast_flushed\":1.25E-1", "\"cast_peak\":6.4E1"});
+  expect_round_trip(
       StepBatch{{watched_step()}},
       {"\"device_health\":{", "\"power_watts\":5.205E2", "\"ecc_uncorrected\":0",
        "\"throttle_reasons\":[\"idle\",\"hw_power_brake\"]", "\"remapped_rows_failure\":false"});

@@ -167,6 +167,26 @@ TEST(RecordTest, RulesAreForWhatComesFromOutside) {
   EXPECT_EQ(from_json<StepReport>(text).grad_norm, -1);
 }
 
+// Trainers without FP8, and those of 0.2.0, say nothing of casts.
+TEST(RecordTest, AStepNeedNotSayWhatCastsDid) {
+  const std::string step = R"({"attempt":1,"step":2,"plan_version":1,"loss":3)";
+  const auto without = from_request<StepReport>(step + "}");
+  EXPECT_FALSE(without.cast_saturated || without.cast_flushed || without.cast_peak);
+  EXPECT_EQ(to_json(without).find("cast_"), std::string::npos);
+  const auto with = [&](const std::string& members) {
+    return from_request<StepReport>(step + "," + members + "}");
+  };
+  EXPECT_EQ(with(R"("cast_saturated":1.000001)").cast_saturated, 1.000001);
+  EXPECT_EQ(with(R"("cast_flushed":1e-6)").cast_flushed, 1e-6);
+  EXPECT_EQ(with(R"("cast_peak":1e60)").cast_peak, 1e60);
+  EXPECT_TRUE(std::isinf(*with(R"("cast_peak":"Infinity")").cast_peak));
+  for (const char* members :
+       {R"("cast_saturated":0)", R"("cast_saturated":1.1)", R"("cast_flushed":"NaN")",
+        R"("cast_flushed":-1e-6)", R"("cast_peak":-1)"}) {
+    EXPECT_THROW(with(members), JsonError) << members;
+  }
+}
+
 // A row that was edited by hand, an event of a newer version.
 TEST(RecordTest, AWordThatIsNotListedStaysReadable) {
   const std::string text = R"({"number":3,"kind":"sing","state":"sung"})";

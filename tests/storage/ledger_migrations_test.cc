@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "storage/ledger_runs.h"
 #include "tests/storage/ledger_fixture.h"
 
 namespace gnomon {
@@ -76,6 +77,34 @@ TEST_F(LedgerMigrationTest, AColumnThatMayBeNullIsAddedToAnOlderFile) {
   EXPECT_EQ(columns(), whole);
   drop("steps");
   EXPECT_THAT(refusal(), HasSubstr("has no column steps of table windows"));
+}
+
+// A file of 0.2.0: its steps stay and say nothing of casts.
+TEST_F(LedgerMigrationTest, StepsFromBeforeCastsWereCountedAreRead) {
+  const StepRow step{{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", "11", 1e-6, 2e-6, 64}, 1, 2.0};
+  {
+    Ledger ledger(options());
+    ledger.write([&](LedgerTransaction& t) { ledger::insert_step(t.connection(), step); });
+  }
+  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
+      .exec(
+          "ALTER TABLE steps DROP COLUMN cast_saturated; ALTER TABLE steps DROP COLUMN "
+          "cast_flushed; ALTER TABLE steps DROP COLUMN cast_peak");
+  Ledger ledger(options());
+  ledger.write([&](LedgerTransaction& t) {
+    StepRow next = step;
+    next.step = 2;
+    ledger::insert_step(t.connection(), next);
+  });
+  ledger.read([&](Connection& connection) {
+    const auto steps = ledger::steps_between(connection, 1, 1, 1, 2);
+    ASSERT_EQ(steps.size(), 2U);
+    EXPECT_EQ(steps[0].batch_hash, "11");
+    EXPECT_FALSE(steps[0].cast_saturated || steps[0].cast_flushed || steps[0].cast_peak);
+    EXPECT_EQ(steps[1].cast_saturated, 1e-6);
+    EXPECT_EQ(steps[1].cast_flushed, 2e-6);
+    EXPECT_EQ(steps[1].cast_peak, 64);
+  });
 }
 
 TEST_F(LedgerMigrationTest, AStepThatFailsLeavesTheFileAtTheVersionBefore) {

@@ -193,6 +193,15 @@ class StepReport:
     loss: float
     # Hash of the step's token ids in order; empty: not given.
     batch_hash: str | None = field(default=None, kw_only=True)
+    # Values other than 0 that the step's casts to FP8 made 0: geometric mean over the tensors of
+    # their share + 1e-6.
+    cast_flushed: float | None = field(default=None, kw_only=True)
+    # Largest absolute value times scale, over the format's largest, of the tensor where that is
+    # greatest; 1 fits exactly.
+    cast_peak: float | None = field(default=None, kw_only=True)
+    # Values beyond the format's largest in the step's casts to FP8: geometric mean over the
+    # tensors of their share + 1e-6.
+    cast_saturated: float | None = field(default=None, kw_only=True)
     device_health: DeviceHealth | None = field(default=None, kw_only=True)
     # Before clipping; absent where it is not computed.
     grad_norm: float | None = field(default=None, kw_only=True)
