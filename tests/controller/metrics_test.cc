@@ -62,6 +62,20 @@ TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
               HasSubstr("gnomon_run_step_duration_seconds_bucket{run=\"demo/1\",le=\"0.1\"} 0\n"));
 }
 
+TEST_F(MetricsTest, CastsAreThoseOfTheNewestStep) {
+  metrics.start_run(1, "demo/1", {});
+  StepReport first = step(40);
+  first.cast_saturated = 0.25;
+  first.cast_flushed = 0.125;
+  first.cast_peak = 64;
+  metrics.update_run(1, [&](RunNumbers& numbers) { record_step(numbers, first, 50); });
+  EXPECT_THAT(text(), HasSubstr("gnomon_cast_saturated_ratio{run=\"demo/1\"} 0.25\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_cast_flushed_ratio{run=\"demo/1\"} 0.125\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_cast_peak_ratio{run=\"demo/1\"} 64\n"));
+  metrics.update_run(1, [](RunNumbers& numbers) { record_step(numbers, step(41), 60); });
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_cast_peak_ratio{")));
+}
+
 TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
   metrics.start_run(1, "demo/1", {});
   decide::VerdictFacts facts;

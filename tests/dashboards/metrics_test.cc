@@ -166,6 +166,8 @@ class EveryMetric : public ::testing::Test {
     health.remapped_rows_pending = health.remapped_rows_failure = false;
     StepReport step = test_step(11, 2);
     step.device_health = health;
+    step.cast_saturated = step.cast_flushed = 1e-6;
+    step.cast_peak = 1;
     trainer_.post_steps({{step}});
   }
 
