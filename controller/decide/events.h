@@ -79,8 +79,12 @@ struct StepReported {
   std::optional<double> grad_norm;  // may be NaN or infinite; nothing = not said
   double seconds = 0;               // of the step; 0 = not said
   std::string batch_hash = {};      // of its tokens; empty = not said
+  // What casts to FP8 did (protocol/records/step.h); nothing = not said.
+  std::optional<double> cast_saturated = {};
+  std::optional<double> cast_flushed = {};
+  std::optional<double> cast_peak = {};
 
-  // Events of 0.2.0 have no batch_hash.
+  // Events of 0.2.0 end with batch_hash or before it.
   template <class Visitor>
   static void describe(Visitor&& v) {
     using R = StepReported;
@@ -92,6 +96,9 @@ struct StepReported {
     v("grad_norm", &R::grad_norm, kNeeded);
     v("seconds", &R::seconds, kNeeded);
     v("batch_hash", &R::batch_hash, Member{});
+    v("cast_saturated", &R::cast_saturated, Member{});
+    v("cast_flushed", &R::cast_flushed, Member{});
+    v("cast_peak", &R::cast_peak, Member{});
   }
 };
 

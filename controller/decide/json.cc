@@ -104,7 +104,6 @@ BOOST_DESCRIBE_STRUCT(SpikeState, (),
 BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                       (count, level, slope, error, variance, covariance, innovation, up, down,
                        up_since, down_since))
-BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm))
 BOOST_DESCRIBE_STRUCT(Health, (), (batches, repeats, repeats_said, collapse_said, overfitting_said))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
@@ -189,9 +188,10 @@ Event event_from_json(const std::string& type, const std::string& text) {
 // SQLite keeps no sign of a zero.
 StepReported step_event(const StepNumbers& step, const std::optional<std::string>& body) {
   if (body) return std::get<StepReported>(event_from_json("step_reported", *body));
-  StepReported event{step.attempt,    step.step,      step.plan_version,
-                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0,
-                     step.batch_hash};
+  StepReported event{step.attempt,    step.step,           step.plan_version,
+                     step.loss + 0.0, step.grad_norm,      step.step_seconds + 0.0,
+                     step.batch_hash, step.cast_saturated, step.cast_flushed,
+                     step.cast_peak};
   if (event.grad_norm) *event.grad_norm += 0.0;
   return event;
 }

@@ -222,6 +222,30 @@ void open_due_windows(Core& core) {
   }
 }
 
+bool is_of_casts(const SentinelCall& call) { return call.signal.starts_with("cast_"); }
+
+std::string seen_by(const SentinelCall& call, int64_t newest_step) {
+  if (call.signal == "cast_peak") {
+    return fmt::format(
+        "Casts to FP8 have changed since step {}: the largest value is {:.3g} times what the "
+        "format holds ({:.2g} before).",
+        call.since_step, call.value, call.forecast);
+  }
+  if (is_of_casts(call)) {
+    return fmt::format(
+        "Casts to FP8 have changed since step {}: {} values {}, {:.4g} times as many as before "
+        "(geometric mean over the tensors).",
+        call.since_step, call.up ? "more" : "fewer",
+        call.signal == "cast_saturated" ? "are clipped" : "become zero",
+        call.value / call.forecast);
+  }
+  return fmt::format(
+      "The {} has been {} its forecast since step {}: at step {} it was {:.4g}, and {:.4g} was "
+      "expected (cumulative sum {:.1f}, it calls at {:.0f}).",
+      call.signal == "loss" ? "loss" : "gradient norm", call.up ? "above" : "below",
+      call.since_step, newest_step, call.value, call.forecast, call.statistic, kSentinelCalls);
+}
+
 }  // namespace
 
 void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
@@ -250,27 +274,24 @@ void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
 void answer_sentinel(Core& core, const SentinelCall& call) {
   State& s = core.s;
   const WindowLengths used = lengths(core);
-  const bool loss = call.signal == "loss";
-  const std::string seen = fmt::format(
-      "The {} has been {} its forecast since step {}: at step {} it was {:.4g}, and {:.4g} was "
-      "expected (cumulative sum {:.1f}, it calls at {:.0f})",
-      loss ? "loss" : "gradient norm", call.up ? "above" : "below", call.since_step, s.newest_step,
-      call.value, call.forecast, call.statistic, kSentinelCalls);
+  const std::string seen = seen_by(call, s.newest_step);
   const bool looked_into = s.investigation || s.directive || s.recovery || s.ended;
   const bool soon =
       s.watch.called_step >= 0 &&
       s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
   const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
-  if ((loss && !call.up) || looked_into || soon || start == nullptr ||
+  if (!may_be_harm(call) || looked_into || soon || start == nullptr ||
       start->step >= s.next_start || plan_of(s, plan_after(s, *start)).bf16) {
-    return core.explain(seen + ". No window is ordered for it.");
+    return core.explain(seen + " No window is ordered for it.");
   }
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;
   core.record("sentinel",
-              fmt::format("{}. That blames nobody: a window from step {} on looks into it.", seen,
-                          start->step),
+              fmt::format("{} {} window over steps {} to {} will show whether {}.", seen,
+                          is_of_casts(call) ? "A" : "That blames nobody: a", start->step + 1,
+                          start->step + used.steps,
+                          is_of_casts(call) ? "it costs loss" : "FP8 is the cause"),
               {{"signal", call.signal},
                {"since_step", call.since_step},
                {"start_step", start->step},

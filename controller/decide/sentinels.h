@@ -1,5 +1,6 @@
-// Sentinels compare the loss and the gradient norm of every step with their own forecast. They cost
-// nothing and accuse nobody: one that calls orders a window over the steps since it began to rise.
+// Sentinels compare the loss, the gradient norm and what casts to FP8 did in every step with their
+// own forecast. They cost nothing and accuse nobody: one that calls orders a window over the steps
+// since the change began.
 // They see a change within some hundred steps that is large beside the noise of single steps; what
 // comes slowly becomes part of the forecast.
 #pragma once
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "controller/decide/events.h"
+#include "protocol/records/member.h"
 
 namespace gnomon::decide {
 
@@ -37,20 +39,41 @@ struct SentinelSignal {
 
 struct SentinelState {
   SentinelSignal loss;
-  SentinelSignal grad_norm;  // its logarithm
+  // Logarithms.
+  SentinelSignal grad_norm;
+  SentinelSignal cast_saturated;
+  SentinelSignal cast_flushed;
+  SentinelSignal cast_peak;
+
+  // States of 0.2.0 have none for casts.
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = SentinelState;
+    v("loss", &R::loss, Member{.required = true});
+    v("grad_norm", &R::grad_norm, Member{.required = true});
+    v("cast_saturated", &R::cast_saturated, Member{});
+    v("cast_flushed", &R::cast_flushed, Member{});
+    v("cast_peak", &R::cast_peak, Member{});
+  }
 };
 
 struct SentinelCall {
-  std::string signal;  // loss, grad_norm
+  std::string signal;  // a member of SentinelState
   bool up = true;
   int64_t since_step = 0;  // the first step of the change
   double statistic = 0;    // of kSentinelCalls
-  double forecast = 0;     // of the newest step: nats, or the gradient norm itself
+  double forecast = 0;     // of the newest step: nats, or the number itself
   double value = 0;        // and what it was
 };
 
+// False for what costs no precision: a falling loss, casts that lose fewer values, and a largest
+// value that falls and still uses the format. Scales that are too small for that raise
+// cast_flushed, or bring the peak below a quarter.
+bool may_be_harm(const SentinelCall& call);
+
 // Takes a step into account. A signal that has called learns anew. Steps that are not finite say
-// nothing here (spikes.h).
+// nothing here (spikes.h). The first call that may be harm is returned, that of a cast before the
+// loss that it moves.
 std::optional<SentinelCall> observe_signals(SentinelState& state, const StepReported& step);
 
 }  // namespace gnomon::decide

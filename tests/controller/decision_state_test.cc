@@ -117,6 +117,29 @@ TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
   });
 }
 
+// Steps without effects are read from their rows, where NULL is NaN or not said.
+TEST_F(DecisionStateTest, WhatCastsDidIsReadBackFromTheSteps) {
+  StepReport said = step(1), nan = step(2), without = step(3);
+  said.cast_saturated = 1e-6;
+  said.cast_flushed = 0.001;
+  said.cast_peak = 0.9;
+  nan.cast_saturated = 2e-6;
+  nan.cast_peak = std::numeric_limits<double>::quiet_NaN();
+  report({said, nan, without});
+  const StateOnRecord found = on_record();
+  EXPECT_EQ(decide::state_to_json(found.state), in_memory());
+  const decide::SentinelState& sentinels = found.state.watch.sentinels;
+  EXPECT_EQ(sentinels.loss.count, 3);
+  EXPECT_EQ(sentinels.cast_saturated.count, 2);
+  EXPECT_EQ(sentinels.cast_flushed.count, 1);
+  EXPECT_EQ(sentinels.cast_peak.count, 1);
+  // They are no part of what a step is.
+  said.cast_peak = 64;
+  ledger_.write([&](LedgerTransaction& transaction) {
+    EXPECT_EQ(report_steps({*runs_, transaction}, run_, {{said}}).repeated, 1);
+  });
+}
+
 TEST_F(DecisionStateTest, StepsWithoutEffectsAreNotWrittenDownEachAndAreNotForgotten) {
   const int64_t before = saved_seq();
   for (int64_t i = 1; i <= 40; ++i) report({step(i)});

@@ -1,14 +1,20 @@
 // Sentinels: what single steps say, and that they say it rarely of a healthy run.
 #include "controller/decide/sentinels.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <boost/json.hpp>
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "base/philox.h"
+#include "controller/decide/decide.h"
 #include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
@@ -149,6 +155,174 @@ TEST(SentinelTest, StepsWithoutNumbersAreLeftOut) {
   EXPECT_LT(state.grad_norm.count, state.loss.count);
 }
 
+// ---- casts
+
+// A run whose loss and gradient norm say nothing. Current scales: no value is clipped, the largest
+// fits exactly, and some values always become zero.
+struct Casts {
+  double saturated = 1e-6;
+  double flushed = 3e-4;
+  double peak = 1;
+
+  StepReported step(int64_t at) const {
+    StepReported report{1, at, 1, 3, 1, 1};
+    report.cast_saturated = saturated;
+    report.cast_flushed = flushed;
+    report.cast_peak = peak;
+    return report;
+  }
+};
+
+constexpr int64_t kChange = 1000;  // the first step that is another
+
+// The first call of a run whose casts change once and for all.
+std::optional<SentinelCall> call_after(const Casts& before, const Casts& after,
+                                       int64_t steps = 5000) {
+  SentinelState state;
+  for (int64_t at = 1; at < kChange + steps; ++at) {
+    if (auto call = observe_signals(state, (at < kChange ? before : after).step(at))) return call;
+  }
+  return std::nullopt;
+}
+
+TEST(CastSentinelTest, CastsThatStayTheSameAreNeverCalled) {
+  EXPECT_FALSE(call_after({}, {}, 20'000));
+}
+
+TEST(CastSentinelTest, AValueFarBeyondTheFormatIsCalledWithinFiveSteps) {
+  const auto call = call_after({}, {.peak = 64}, 5);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->signal, "cast_peak");
+  EXPECT_TRUE(call->up);
+  EXPECT_EQ(call->since_step, kChange);
+  EXPECT_EQ(call->value, 64);
+  EXPECT_NEAR(call->forecast, 1, 0.02);
+}
+
+TEST(CastSentinelTest, OneTensorOfAThousandThatLosesHalfIsCalledWithinFiveSteps) {
+  const double factor = std::exp(std::log(0.5 / 1e-6) / 1000);
+  const auto saturated = call_after({}, {.saturated = 1e-6 * factor}, 5);
+  ASSERT_TRUE(saturated);
+  EXPECT_EQ(saturated->signal, "cast_saturated");
+  EXPECT_EQ(saturated->since_step, kChange);
+  const auto flushed = call_after({}, {.flushed = 3e-4 * factor}, 5);
+  ASSERT_TRUE(flushed);
+  EXPECT_EQ(flushed->signal, "cast_flushed");
+  EXPECT_TRUE(flushed->up);
+}
+
+TEST(CastSentinelTest, APeakThatMovesByLessThanTwoPerCentIsNotCalled) {
+  for (const double peak : {1.019, 0.981}) EXPECT_FALSE(call_after({}, {.peak = peak})) << peak;
+  EXPECT_TRUE(call_after({}, {.peak = 1.06}));
+}
+
+// Delayed scales follow the tensors, which vary as gradients do.
+TEST(CastSentinelTest, HealthyNoiseIsNotCalledInTwoHundredThousandSteps) {
+  SentinelState state;
+  for (int64_t at = 1; at <= 200'000; ++at) {
+    const Casts casts{2e-5 * std::exp(0.2 * gaussian(11, at)),
+                      3e-4 * std::exp(0.2 * gaussian(12, at)), std::exp(0.2 * gaussian(13, at))};
+    const auto call = observe_signals(state, casts.step(at));
+    ASSERT_FALSE(call) << call->signal << " at step " << at;
+  }
+  bool called = false;
+  for (int64_t at = 200'001; at <= 200'006; ++at)
+    called |= observe_signals(state, Casts{2e-5, 3e-4, 64}.step(at)).has_value();
+  EXPECT_TRUE(called) << "noise does not hide 64 times what the format holds";
+}
+
+TEST(CastSentinelTest, AFallIsHarmOnlyWhereThePeakLeavesTheFormatUnused) {
+  for (const Casts& fewer : {Casts{.flushed = 1e-4}, Casts{.peak = 0.5}}) {
+    const auto call = call_after({}, fewer);
+    ASSERT_TRUE(call);
+    EXPECT_FALSE(call->up);
+    EXPECT_FALSE(may_be_harm(*call)) << call->signal;
+  }
+  const auto call = call_after({}, {.peak = 0.1});
+  ASSERT_TRUE(call);
+  EXPECT_FALSE(call->up);
+  EXPECT_TRUE(may_be_harm(*call));
+}
+
+// A scale that becomes too small: fewer values are clipped, and more become zero.
+TEST(CastSentinelTest, AHarmlessCallHidesNoOther) {
+  const auto call = call_after({.saturated = 1e-3}, {.saturated = 1e-6, .flushed = 0.1});
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->signal, "cast_flushed");
+}
+
+TEST(CastSentinelTest, NumbersThatAreNotThereAreLeftOut) {
+  SentinelState state;
+  for (int64_t at = 1; at <= 600; ++at) {
+    StepReported report = Casts().step(at);
+    if (at % 2 == 0) report.cast_peak = std::nullopt;
+    if (at % 3 == 0) report.cast_saturated = std::nan("");
+    if (at % 5 == 0) report.cast_flushed = 0;
+    EXPECT_FALSE(observe_signals(state, report)) << at;
+  }
+  EXPECT_EQ(state.cast_peak.count, 300);
+  EXPECT_EQ(state.cast_saturated.count, 400);
+  EXPECT_EQ(state.cast_flushed.count, 480);
+}
+
+// Another plan casts other tensors, and another attempt may be another program.
+TEST(CastSentinelTest, ANewPlanAndANewAttemptAreLearnedAnew) {
+  const auto last_reason = [](int64_t plan, bool new_attempt) {
+    Outcome now = decide({}, RunRegisteredEvent{"run", "", site_names(2), 2, 10, 2000}, {}, 0);
+    now = decide(now.state, AttemptStarted{1, 0, "start", 1}, {}, 0);
+    std::string reasons;
+    for (int64_t at = 1; at <= kChange + 9; ++at) {
+      StepReported report = Casts{.peak = at < kChange ? 1.0 : 64.0}.step(at);
+      if (at == kChange && new_attempt)
+        now = decide(now.state, AttemptStarted{2, at - 1, "restart", 1}, {}, 0);
+      if (at >= kChange) report.plan_version = plan;
+      if (at >= kChange && new_attempt) report.attempt = 2;
+      now = decide(now.state, report, {}, 0);
+      reasons += now.reason;
+    }
+    EXPECT_EQ(now.state.newest_step, kChange + 9);
+    return reasons;
+  };
+  EXPECT_NE(last_reason(1, false).find("Casts to FP8 have changed since step 1000:"),
+            std::string::npos);
+  EXPECT_EQ(last_reason(2, false).find("Casts"), std::string::npos);
+  EXPECT_EQ(last_reason(1, true).find("Casts"), std::string::npos);
+}
+
+// What 0.2.0 has written.
+TEST(CastSentinelTest, StatesAndEventsFromBeforeAreRead) {
+  State state;
+  for (int64_t at = 1; at <= 200; ++at) observe_signals(state.watch.sentinels, Casts().step(at));
+  boost::json::value json = boost::json::parse(state_to_json(state));
+  boost::json::object& sentinels = json.at("watch").at("sentinels").as_object();
+  for (const char* name : {"cast_saturated", "cast_flushed", "cast_peak"})
+    EXPECT_EQ(sentinels.erase(name), 1U) << name;
+  const SentinelState read = state_from_json(boost::json::serialize(json)).watch.sentinels;
+  EXPECT_EQ(read.loss.count, 200);
+  EXPECT_EQ(read.cast_peak.count, 0);
+  EXPECT_EQ(state_from_json(state_to_json(state)).watch.sentinels.cast_peak.count, 200);
+
+  const std::string before =
+      R"({"attempt":1,"step":2,"plan_version":1,"loss":3E0,"grad_norm":1E0,"seconds":1E0,)"
+      R"("batch_hash":""})";
+  EXPECT_EQ(event_to_json(event_from_json("step_reported", before)), before);
+  const StepReported now = Casts{.peak = 64}.step(7);
+  EXPECT_EQ(std::get<StepReported>(event_from_json("step_reported", event_to_json(now))).cast_peak,
+            64);
+}
+
+TEST(CastSentinelTest, AnEventHasWhatTheReportSaid) {
+  StepNumbers report{1, 2, 3, 4, 5};
+  EXPECT_FALSE(step_event(report).cast_saturated);
+  report.cast_saturated = 0.25;
+  report.cast_flushed = 0.5;
+  report.cast_peak = 64;
+  const StepReported event = step_event(report);
+  EXPECT_EQ(event.cast_saturated, 0.25);
+  EXPECT_EQ(event.cast_flushed, 0.5);
+  EXPECT_EQ(event.cast_peak, 64);
+}
+
 // ---- the window that a call orders
 
 constexpr double kSlowBudget = 5;
@@ -238,6 +412,41 @@ TEST(SentinelScenarioTest, CallsThatFindNothingAreBounded) {
   }
   EXPECT_LE(replayed, 0.08 * 20'000) << "the budget pays for them";
   EXPECT_TRUE(run.decisions("action").empty());
+}
+
+TEST(SentinelScenarioTest, CastsThatChangeBetweenTwoWindowsOrderOneAndSayWhatWasSeen) {
+  const int64_t from = hiding_place();
+  Truth truth = hidden_fault(39'000, 1, 0);
+  truth.casts = [from](StepReported& report) {
+    report.cast_saturated = 1e-6;
+    report.cast_peak = report.step < from ? 1 : 64;
+  };
+  SimulatedRun run(truth, sparse());
+  run.start();
+  run.train_until(from + 100);
+  const auto sentinels = run.decisions("sentinel");
+  ASSERT_EQ(sentinels.size(), 1U);
+  const int64_t start = (from - 1) / 10 * 10;
+  EXPECT_EQ(sentinels[0].sentence,
+            fmt::format("Casts to FP8 have changed since step {}: the largest value is 64 times "
+                        "what the format holds (1 before). A window over steps {} to {} will show "
+                        "whether it costs loss.",
+                        from, start + 1, start + 20));
+  EXPECT_TRUE(std::ranges::any_of(windows_of(run), [&](const OpenWindow& window) {
+    return window.start_step == start && window.steps == 20;
+  }));
+}
+
+TEST(SentinelScenarioTest, ClippingThatEndsOrdersNothing) {
+  const int64_t from = hiding_place();
+  Truth truth = hidden_fault(39'000, 1, 0);
+  truth.casts = [from](StepReported& report) {
+    report.cast_saturated = report.step < from ? 1e-3 : 1e-6;
+  };
+  SimulatedRun run(truth, sparse());
+  run.start();
+  run.train_until(from + 100);
+  EXPECT_TRUE(run.decisions("sentinel").empty());
 }
 
 // Windows that touch each other leave no step for a sentinel to order one over.

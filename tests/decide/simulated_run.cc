@@ -100,7 +100,10 @@ void SimulatedRun::train_step() {
   }
   remember_loss(loss);
   const double seconds = sites.empty() ? truth_.bf16_step_seconds : 1;
-  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss, seconds});
+  StepReported report{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss,
+                      seconds};
+  if (truth_.casts) truth_.casts(report);
+  feed(report);
   if (step % truth_.checkpoint_every == 0) save();
 }
 

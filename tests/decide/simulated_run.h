@@ -53,6 +53,7 @@ struct Truth {
   std::optional<double> pinned_offset_percent;  // while some sites are in BF16
   std::function<double(int64_t step)> drift;    // added to the offset, per cent
   std::function<double(int64_t step)> level;    // factor of every loss, in any precision
+  std::function<void(StepReported&)> casts;     // adds what the step's casts did
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
   double bf16_step_seconds = 1;           // an FP8 step takes one second
