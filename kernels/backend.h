@@ -137,9 +137,11 @@ class BackendOf : public BackendBase {
                             const Quantizer& b, bool fp32_result) = 0;
   // Makes the copy of operand.data[rows, columns], and its scale where the whole tensor has one.
   // `wanted` is made of Orientation; more of them may be made. The amax is known where the scale
-  // follows from it. Tiles have one row, or up to 256 columns, a power of two.
+  // follows from it. Tiles have one row, or up to 256 columns, a power of two. A backend that
+  // counts adds to `counts`, where it is given, what the cast did; others leave it untouched.
   virtual void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns,
-                        const Rounding& rounding, unsigned wanted) = 0;
+                        const Rounding& rounding, unsigned wanted,
+                        CastCounts* counts = nullptr) = 0;
   // C = op(A)·op(B) of the values that the copies stand for (+ C when `accumulate`). B may be
   // several operands of one room, its rows (with transpose_b) those of one after those of another;
   // they keep no scales of tiles then.

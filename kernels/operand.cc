@@ -1,6 +1,8 @@
 #include "kernels/operand.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "numerics/scales.h"
 
@@ -17,6 +19,17 @@ float tensor_scale(const Rounding& rounding, float amax) {
     scale = tile_scale(how.rule, how.format, amax);
   }
   return std::ldexp(scale, rounding.log2_shift);
+}
+
+void CastCounts::add(const CastCounts& other) {
+  values += other.values;
+  saturated += other.saturated;
+  flushed += other.flushed;
+  peak = std::max(peak, other.peak);
+}
+
+float peak_over_largest(float scaled_amax, Format format) {
+  return std::min(scaled_amax / format_max(format), std::numeric_limits<float>::max());
 }
 
 }  // namespace gnomon

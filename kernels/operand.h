@@ -34,6 +34,21 @@ struct Rounding {
 // The scale of a whole tensor with this amax.
 float tensor_scale(const Rounding& rounding, float amax);
 
+// What casts to a narrow format did to their tensors. NaN counts as neither saturated nor flushed.
+struct CastCounts {
+  int64_t values = 0;     // 0: nothing was cast, or the backend does not count
+  int64_t saturated = 0;  // cut to the format's largest, beyond what rounds to it; ±Inf among them
+  int64_t flushed = 0;    // nonzero and became zero
+  float peak =
+      0;  // the largest peak_over_largest() of their tiles; 0: no amax was finite and known
+  void add(const CastCounts& other);
+  bool operator==(const CastCounts&) const = default;
+};
+
+// |amax·scale| over the format's largest value: 1 where the scale fits exactly, 2 where it is twice
+// too large. Finite, also where the quotient is not.
+float peak_over_largest(float scaled_amax, Format format);
+
 // Which way round a product reads a matrix: as it is stored, row by row, or by columns.
 enum Orientation : unsigned { kAsStored = 1, kTransposed = 2 };
 
@@ -75,6 +90,7 @@ struct CopyAlong {
   GemmOperand<E>* operand = nullptr;
   Rounding rounding;    // of the whole tensor, with `given`
   unsigned wanted = 0;  // made of Orientation
+  CastCounts* counts = nullptr;
 };
 
 // Room for an operand that is taken after the start.

@@ -69,7 +69,7 @@ struct QuantizationStatistics {
   int64_t tiles = 0;
   double underflow = 0;          // of the nonzero elements, those that became zero
   double underflow_percent = 0;  // 100·(nonzero(x) − nonzero(q))/n, as TransformerEngine has it
-  double saturation = 0;         // |x·s| beyond the largest finite value; as in QuantizeCounts
+  double saturation = 0;         // |x·s| beyond the largest finite value
   double overflow = 0;           // would be NaN or Inf if the format did not saturate
   double subnormal = 0;          // became a subnormal number of the format
   double top_code = 0;           // has the largest magnitude of the format after rounding

@@ -81,8 +81,8 @@ class CpuBackend final : public BackendOf<E> {
     return cpu::keeps_scales(accumulation, a, b);
   }
   void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned /*wanted*/) override {
-    if constexpr (kRounds) operands_.quantize(operand, rows, columns, rounding);
+                unsigned /*wanted*/, CastCounts* counts) override {
+    if constexpr (kRounds) operands_.quantize(operand, rows, columns, rounding, counts);
     GNOMON_ASSERT(kRounds);
   }
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
@@ -144,7 +144,8 @@ class CpuBackend final : public BackendOf<E> {
               float* amax, const CopyAlong<E>* copy) override {
     cpu::swiglu<E>(threads_, gate, up, n, width, stride, y);
     find_amax({y, static_cast<size_t>(n * width)}, amax);
-    if (copy != nullptr) quantize(*copy->operand, n, width, copy->rounding, copy->wanted);
+    if (copy == nullptr) return;
+    quantize(*copy->operand, n, width, copy->rounding, copy->wanted, copy->counts);
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                        int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,

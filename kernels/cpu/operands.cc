@@ -1,6 +1,7 @@
 #include "kernels/cpu/operands.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/errors.h"
 #include "kernels/cpu/ops.h"
@@ -32,23 +33,28 @@ bool keeps_scales(const Accumulation& accumulation, const Quantizer& a, const Qu
 }
 
 void OperandKernels::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                              const Rounding& rounding) {
+                              const Rounding& rounding, CastCounts* counts) {
   GNOMON_ASSERT(rows * columns == std::ssize(operand.data));
   const std::span<bf16> copy{copy_of(operand), operand.data.size()};
+  CastCounts found;
   if (rounding.whole_tensor()) {
     const float scale = tensor_scale(rounding, operand.scalars[kAmax]);
     operand.scalars[kScale] = scale;
     operand.scalars[kInverseScale] = 1.0f / scale;
-    cpu::quantize(threads_, operand.data, rounding.quantizer.format, scale, copy);
+    found = cpu::quantize(
+        threads_, operand.data, rounding.quantizer.format, scale, copy,
+        operand.amax_known ? operand.scalars[kAmax] : std::numeric_limits<float>::infinity());
   } else {
     std::span<float> scales;
     if (rounding.keeps_scales) {
       scales = operand.tile_scales.at_least(tile_grid(rounding.quantizer, rows, columns).count());
     }
-    quantize_tiles(threads_, rounding.quantizer,
-                   {.log2_shift = rounding.log2_shift, .dequantise = !rounding.keeps_scales},
-                   operand.data, rows, columns, copy, scales);
+    found =
+        quantize_tiles(threads_, rounding.quantizer,
+                       {.log2_shift = rounding.log2_shift, .dequantise = !rounding.keeps_scales},
+                       operand.data, rows, columns, copy, scales);
   }
+  if (counts != nullptr) counts->add(found);
   operand.rounding = rounding;
   operand.orientations = kAsStored | kTransposed;
 }

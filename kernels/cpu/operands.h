@@ -23,8 +23,8 @@ class OperandKernels {
   OperandKernels(int threads, GemmCache& gemms)
       : threads_(threads), gemms_(gemms), scaled_products_(threads) {}
 
-  void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                const Rounding& rounding);
+  void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                CastCounts* counts);
   // Out is bf16 or float; only a product in BF16 may have several operands on its right.
   template <class Out>
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "kernels/backend.h"
@@ -11,18 +12,14 @@
 
 namespace gnomon::cpu {
 
-// quantize.cc; y and scales as quantize_matrix() says.
-// What quantising a tensor did to it. NaN counts as neither.
-struct QuantizeCounts {
-  int64_t saturated = 0;    // |x·scale| beyond the largest finite value, ±Inf included
-  int64_t underflowed = 0;  // nonzero became zero
-};
+// quantize.cc; y and scales as quantize_matrix() says. The counts depend on no number of threads.
 float amax(int threads, std::span<const bf16> x);
-QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
-                        std::span<bf16> y);
-void quantize_tiles(int threads, const Quantizer& quantizer, const TileQuantiseOptions& options,
-                    std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
-                    std::span<float> scales);
+// `amax` is that of x; +Inf: it is not known, and there is no peak.
+CastCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
+                    std::span<bf16> y, float amax = std::numeric_limits<float>::infinity());
+CastCounts quantize_tiles(int threads, const Quantizer& quantizer,
+                          const TileQuantiseOptions& options, std::span<const bf16> x, int64_t rows,
+                          int64_t columns, std::span<bf16> y, std::span<float> scales);
 
 // norm.cc; `partials` is scratch of threads × width floats.
 template <class E>

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/errors.h"
 #include "kernels/cpu/ops.h"
@@ -13,8 +14,10 @@
 namespace gnomon::cpu {
 namespace {
 
-// A block is small enough for its counts to fit 32 bits in every vector lane.
 constexpr int64_t kBlock = 4096;
+// Columns that a loop over elements takes at a time.
+constexpr int64_t kStrip = 256;
+constexpr uint16_t kInfinity = 0x7F80;
 
 // What rounding to a format needs, as FP32 bit patterns and magic numbers.
 struct Rounding {
@@ -23,6 +26,8 @@ struct Rounding {
     shift = 23 - info.mantissa_bits;
     smallest_normal = std::bit_cast<uint32_t>(static_cast<float>(info.smallest_normal));
     largest = std::bit_cast<uint32_t>(static_cast<float>(info.largest));
+    // A tie goes to the even neighbour, which is the largest or one that the format lacks.
+    last_to_largest = largest + (1u << (shift - 1)) - (largest >> shift & 1u);
     // Adding it leaves exactly the multiples of the smallest subnormal, rounded to nearest even.
     magic = static_cast<float>(info.smallest_subnormal * 0x1p23);
     bool is_bf16 = format == Format::kBf16;
@@ -30,9 +35,13 @@ struct Rounding {
     nan_set = is_bf16 ? 0x400000u : info.has_nan ? 0x7FC00000u : largest;
     nan_sign_kept = is_bf16 ? 0x80000000u : 0u;
   }
+  // True when a magnitude needs no limits; not so NaN.
+  bool fits(float scaled) const { return scaled <= std::bit_cast<float>(last_to_largest); }
+
   int shift;
   uint32_t smallest_normal;
   uint32_t largest;
+  uint32_t last_to_largest;  // the last magnitude that rounds to it; those above are cut
   float magic;
   // BF16 keeps the sign and payload of a NaN; the narrow formats have one NaN, or none and give the
   // largest.
@@ -41,8 +50,9 @@ struct Rounding {
   uint32_t nan_sign_kept;
 };
 
-// The FP32 bits of `scaled`, rounded to the format.
-template <int kShift>
+// The FP32 bits of `scaled`, rounded to the format. Without kLimits it is a number that rounds to
+// one of the format; most casts are of such tensors or tiles, as their amaxes say.
+template <int kShift, bool kLimits>
 inline uint32_t round_bits(const Rounding& rounding, float scaled) {
   uint32_t u = std::bit_cast<uint32_t>(scaled);
   uint32_t sign = u & 0x80000000u;
@@ -52,114 +62,136 @@ inline uint32_t round_bits(const Rounding& rounding, float scaled) {
   uint32_t subnormal =
       std::bit_cast<uint32_t>((std::bit_cast<float>(a) + rounding.magic) - rounding.magic);
   uint32_t r = a < rounding.smallest_normal ? subnormal : normal;
+  if constexpr (!kLimits) return r | sign;
   r = r > rounding.largest ? rounding.largest : r;
   r = is_nan ? (a & rounding.nan_kept) | rounding.nan_set : r;
   sign = is_nan ? sign & rounding.nan_sign_kept : sign;
   return r | sign;
 }
 
-// y = round(x·scale)·inverse, where `inverse` is a power of two.
-template <int kShift>
-void quantize_run(const Rounding& from, const bf16* __restrict x, int64_t count, float scale,
-                  float inverse, bf16* __restrict y) {
-  const Rounding rounding = from;
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t r = round_bits<kShift>(rounding, to_float(x[i]) * scale);
-    y[i].bits =
-        static_cast<uint16_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(r) * inverse) >> 16);
-  }
+inline bool is_cut(const Rounding& rounding, float scaled) {
+  const uint32_t a = std::bit_cast<uint32_t>(scaled) & 0x7FFFFFFFu;
+  return (a > rounding.last_to_largest) & (a <= 0x7F800000u);
 }
 
-// The same with a scale for each element.
-template <int kShift>
-void quantize_row(const Rounding& from, const bf16* __restrict x, int64_t count,
-                  const float* __restrict scales, const float* __restrict inverses,
-                  bf16* __restrict y) {
-  const Rounding rounding = from;
-#pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t r = round_bits<kShift>(rounding, to_float(x[i]) * scales[i]);
-    y[i].bits =
-        static_cast<uint16_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(r) * inverses[i]) >> 16);
-  }
+inline bool is_flushed(bf16 before, uint16_t after) {
+  return ((after & 0x7FFFu) == 0) & ((before.bits & 0x7FFFu) != 0);
 }
 
-struct TileFunctions {
-  void (*run)(const Rounding&, const bf16*, int64_t, float, float, bf16*);
-  void (*row)(const Rounding&, const bf16*, int64_t, const float*, const float*, bf16*);
+// Counts that the loops below add to, by place in the strip and in 16 bits, as elements are loaded
+// and stored: a sum over a vector for every tile would cost more.
+class Tally {
+ public:
+  static constexpr int64_t kStripsMost = std::numeric_limits<uint16_t>::max();
+  // So many strips are about to be tallied.
+  void begin(int64_t strips) {
+    GNOMON_ASSERT(strips <= kStripsMost);
+    if (strips_ + strips > kStripsMost) fold();
+    strips_ += strips;
+  }
+  uint16_t* saturated() { return saturated_; }
+  uint16_t* flushed() { return flushed_; }
+  void add_to(CastCounts& counts) {
+    fold();
+    counts.saturated += all_saturated_;
+    counts.flushed += all_flushed_;
+  }
+
+ private:
+  void fold() {
+    for (int64_t i = 0; i < kStrip; ++i) {
+      all_saturated_ += std::exchange(saturated_[i], uint16_t{0});
+      all_flushed_ += std::exchange(flushed_[i], uint16_t{0});
+    }
+    strips_ = 0;
+  }
+
+  alignas(64) uint16_t saturated_[kStrip] = {};
+  alignas(64) uint16_t flushed_[kStrip] = {};
+  int64_t strips_ = 0;
+  int64_t all_saturated_ = 0;
+  int64_t all_flushed_ = 0;
 };
 
-TileFunctions tile_functions(int mantissa_bits) {
-  switch (mantissa_bits) {
-    case 1:
-      return {quantize_run<22>, quantize_row<22>};
-    case 2:
-      return {quantize_run<21>, quantize_row<21>};
-    case 3:
-      return {quantize_run<20>, quantize_row<20>};
-    case 4:
-      return {quantize_run<19>, quantize_row<19>};
-    case 5:
-      return {quantize_run<18>, quantize_row<18>};
-    case 6:
-      return {quantize_run<17>, quantize_row<17>};
-    default:
-      GNOMON_ASSERT(mantissa_bits == 7);
-      return {quantize_run<16>, quantize_row<16>};
+inline void add_if(bool counts, uint16_t& count) {
+  const auto more = static_cast<uint16_t>(count + 1);
+  count = counts ? more : count;
+}
+
+// y = round(x·scale)·inverse, where `inverse` is a power of two. kLimits as round_bits() has it.
+template <int kShift, bool kLimits>
+void quantize_run(const Rounding& from, const bf16* x, int64_t count, float scale, float inverse,
+                  bf16* y, Tally& tally) {
+  const Rounding rounding = from;
+  for (int64_t begin = 0; begin < count; begin += kStrip) {
+    const int64_t width = std::min(kStrip, count - begin);
+    const bf16* __restrict source = x + begin;
+    bf16* __restrict rounded = y + begin;
+    uint16_t* __restrict saturated = tally.saturated();
+    uint16_t* __restrict flushed = tally.flushed();
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) {
+      const float scaled = to_float(source[i]) * scale;
+      const uint32_t r = round_bits<kShift, kLimits>(rounding, scaled);
+      const auto bits =
+          static_cast<uint16_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(r) * inverse) >> 16);
+      if constexpr (kLimits) add_if(is_cut(rounding, scaled), saturated[i]);
+      add_if(is_flushed(source[i], bits), flushed[i]);
+      rounded[i].bits = bits;
+    }
   }
 }
 
-template <int kShift>
-QuantizeCounts quantize_block(const Rounding& rounding, const bf16* __restrict x, int64_t count,
-                              float scale, bf16* __restrict y) {
-  const uint32_t smallest_normal = rounding.smallest_normal;
-  const uint32_t largest = rounding.largest;
-  const float magic = rounding.magic;
-  const uint32_t nan_kept = rounding.nan_kept;
-  const uint32_t nan_set = rounding.nan_set;
-  const uint32_t nan_sign_kept = rounding.nan_sign_kept;
-  int32_t saturated = 0;
-  int32_t underflowed = 0;
-#pragma omp simd reduction(+ : saturated, underflowed)
+// The same with a scale for each element, of a strip.
+template <int kShift, bool kLimits>
+void quantize_row(const Rounding& from, const bf16* __restrict x, int64_t count,
+                  const float* __restrict scales, const float* __restrict inverses,
+                  bf16* __restrict y, Tally& tally) {
+  const Rounding rounding = from;
+  uint16_t* __restrict saturated = tally.saturated();
+  uint16_t* __restrict flushed = tally.flushed();
+#pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
-    uint32_t u = std::bit_cast<uint32_t>(to_float(x[i]) * scale);
-    uint32_t sign = u & 0x80000000u;
-    uint32_t a = u ^ sign;
-    bool is_nan = a > 0x7F800000u;
-    uint32_t normal =
-        (a + ((1u << (kShift - 1)) - 1) + ((a >> kShift) & 1u)) & ~((1u << kShift) - 1);
-    uint32_t subnormal = std::bit_cast<uint32_t>((std::bit_cast<float>(a) + magic) - magic);
-    uint32_t r = a < smallest_normal ? subnormal : normal;
-    r = r > largest ? largest : r;
-    r = is_nan ? (a & nan_kept) | nan_set : r;
-    sign = is_nan ? sign & nan_sign_kept : sign;
-    saturated += (a > largest) & !is_nan ? 1 : 0;
-    underflowed += (r == 0) & ((x[i].bits & 0x7FFFu) != 0) ? 1 : 0;
-    y[i].bits = static_cast<uint16_t>((r | sign) >> 16);
+    const float scaled = to_float(x[i]) * scales[i];
+    const uint32_t r = round_bits<kShift, kLimits>(rounding, scaled);
+    const auto bits =
+        static_cast<uint16_t>(std::bit_cast<uint32_t>(std::bit_cast<float>(r) * inverses[i]) >> 16);
+    if constexpr (kLimits) add_if(is_cut(rounding, scaled), saturated[i]);
+    add_if(is_flushed(x[i], bits), flushed[i]);
+    y[i].bits = bits;
   }
-  return {saturated, underflowed};
 }
 
-using BlockFunction = QuantizeCounts (*)(const Rounding&, const bf16*, int64_t, float, bf16*);
+// Each without and with limits.
+struct LoopFunctions {
+  void (*run[2])(const Rounding&, const bf16*, int64_t, float, float, bf16*, Tally&);
+  void (*row[2])(const Rounding&, const bf16*, int64_t, const float*, const float*, bf16*, Tally&);
+};
 
-BlockFunction block_function(int mantissa_bits) {
+template <int kMantissaBits>
+LoopFunctions loops_of() {
+  constexpr int kShift = 23 - kMantissaBits;
+  return {{quantize_run<kShift, false>, quantize_run<kShift, true>},
+          {quantize_row<kShift, false>, quantize_row<kShift, true>}};
+}
+
+LoopFunctions loop_functions(int mantissa_bits) {
   switch (mantissa_bits) {
     case 1:
-      return quantize_block<22>;
+      return loops_of<1>();
     case 2:
-      return quantize_block<21>;
+      return loops_of<2>();
     case 3:
-      return quantize_block<20>;
+      return loops_of<3>();
     case 4:
-      return quantize_block<19>;
+      return loops_of<4>();
     case 5:
-      return quantize_block<18>;
+      return loops_of<5>();
     case 6:
-      return quantize_block<17>;
+      return loops_of<6>();
     default:
       GNOMON_ASSERT(mantissa_bits == 7);
-      return quantize_block<16>;
+      return loops_of<7>();
   }
 }
 
@@ -184,7 +216,7 @@ class TileQuantisation {
         shift_(std::ldexp(1.0f, log2_shift)),
         dequantises_(dequantises),
         rounding_(quantizer.format),
-        functions_(tile_functions(format_info(quantizer.format).mantissa_bits)),
+        loops_(loop_functions(format_info(quantizer.format).mantissa_bits)),
         grid_(tile_grid(quantizer, rows, columns)),
         rows_(rows),
         columns_(columns),
@@ -192,25 +224,29 @@ class TileQuantisation {
         y_(y),
         scales_(scales) {}
 
+  // Both count what they do in `tally`, and raise `peak` to |amax·scale| of their tiles.
   // Tiles of one row.
-  void rows(int64_t begin, int64_t end) const {
+  void rows(int64_t begin, int64_t end, Tally& tally, float& peak) const {
+    const int64_t strips_of_row = grid_.columns * ((grid_.tile.columns + kStrip - 1) / kStrip);
     for (int64_t row = begin; row < end; ++row) {
+      tally.begin(strips_of_row);
       for (int64_t tile = 0; tile < grid_.columns; ++tile) {
         const int64_t column = tile * grid_.tile.columns;
         const int64_t count = std::min(grid_.tile.columns, columns_ - column);
         const int64_t at = row * columns_ + column;
-        const float scale = scale_of(largest_magnitude_bits(x_ + at, count));
+        const uint16_t largest = largest_magnitude_bits(x_ + at, count);
+        const float scale = scale_of(largest);
         if (scales_ != nullptr) scales_[row * grid_.columns + tile] = scale;
-        functions_.run(rounding_, x_ + at, count, scale, inverse_of(scale), y_ + at);
+        const bool limits = raise_peak(largest, scale, peak);
+        loops_.run[limits](rounding_, x_ + at, count, scale, inverse_of(scale), y_ + at, tally);
       }
     }
   }
 
   // Pieces of kStrip columns of one row of tiles.
-  static constexpr int64_t kStrip = 256;
   int64_t strips() const { return (columns_ + kStrip - 1) / kStrip; }
   int64_t pieces() const { return grid_.rows * strips(); }
-  void piece(int64_t index) const {
+  void piece(int64_t index, Tally& tally, float& peak) const {
     const int64_t band = index / strips();
     const int64_t column = index % strips() * kStrip;
     const int64_t count = std::min(kStrip, columns_ - column);
@@ -227,9 +263,12 @@ class TileQuantisation {
     }
     float scales[kStrip];
     float inverses[kStrip];
+    bool limits = false;
     for (int64_t i = 0; i < count; i += grid_.tile.columns) {
       const int64_t after = std::min(i + grid_.tile.columns, count);
-      const float scale = scale_of(*std::max_element(largest + i, largest + after));
+      const uint16_t of_tile = *std::max_element(largest + i, largest + after);
+      const float scale = scale_of(of_tile);
+      limits |= raise_peak(of_tile, scale, peak);
       std::fill(scales + i, scales + after, scale);
       std::fill(inverses + i, inverses + after, inverse_of(scale));
       if (scales_ != nullptr) {
@@ -238,7 +277,8 @@ class TileQuantisation {
     }
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = row * columns_ + column;
-      functions_.row(rounding_, x_ + at, count, scales, inverses, y_ + at);
+      tally.begin(1);
+      loops_.row[limits](rounding_, x_ + at, count, scales, inverses, y_ + at, tally);
     }
   }
 
@@ -249,7 +289,7 @@ class TileQuantisation {
 
   // tile_scale() for magnitudes of BF16, without calls: quotients below are never subnormal.
   float scale_of(uint16_t magnitude_bits) const {
-    if (rule_ == ScaleRule::kNone || magnitude_bits == 0 || magnitude_bits >= 0x7F80u) {
+    if (rule_ == ScaleRule::kNone || magnitude_bits == 0 || magnitude_bits >= kInfinity) {
       return shift_;
     }
     const float amax = to_float({magnitude_bits});
@@ -265,13 +305,20 @@ class TileQuantisation {
   }
   float inverse_of(float scale) const { return dequantises_ ? 1.0f / scale : 1.0f; }
 
+  // Returns true where the tile needs limits.
+  bool raise_peak(uint16_t magnitude_bits, float scale, float& peak) const {
+    const float scaled = to_float({magnitude_bits}) * scale;
+    if (magnitude_bits < kInfinity) peak = std::max(peak, scaled);
+    return !rounding_.fits(scaled);
+  }
+
   ScaleRule rule_;
   float format_max_;
   int max_exponent_;
   float shift_;
   bool dequantises_;
   Rounding rounding_;
-  TileFunctions functions_;
+  LoopFunctions loops_;
   TileGrid grid_;
   int64_t rows_, columns_;
   const bf16* x_;
@@ -292,29 +339,35 @@ float amax(int threads, std::span<const bf16> x) {
   return largest >= 0x7F80u ? std::numeric_limits<float>::infinity() : to_float({largest});
 }
 
-QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
-                        std::span<bf16> y) {
+CastCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
+                    std::span<bf16> y, float amax) {
   GNOMON_ASSERT(format != Format::kFp32 && x.size() == y.size());
-  Rounding rounding(format);
-  BlockFunction block = block_function(format_info(format).mantissa_bits);
+  const Rounding rounding(format);
+  const float peak = std::fabs(amax * scale);
+  const auto run = loop_functions(format_info(format).mantissa_bits).run[!rounding.fits(peak)];
   int64_t saturated = 0;
-  int64_t underflowed = 0;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : saturated, underflowed)
+  int64_t flushed = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : saturated, flushed)
   for (int thread = 0; thread < threads; ++thread) {
-    Range range = share_of(std::ssize(x), thread, threads, kBlock);
+    const Range range = share_of(std::ssize(x), thread, threads, kBlock);
+    Tally tally;
     for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-      int64_t count = std::min(kBlock, range.end - begin);
-      QuantizeCounts counts = block(rounding, x.data() + begin, count, scale, y.data() + begin);
-      saturated += counts.saturated;
-      underflowed += counts.underflowed;
+      const int64_t count = std::min(kBlock, range.end - begin);
+      tally.begin(kBlock / kStrip);
+      run(rounding, x.data() + begin, count, scale, 1.0f, y.data() + begin, tally);
     }
+    CastCounts counts;
+    tally.add_to(counts);
+    saturated += counts.saturated;
+    flushed += counts.flushed;
   }
-  return {saturated, underflowed};
+  return {std::ssize(x), saturated, flushed,
+          std::isfinite(amax) ? peak_over_largest(peak, format) : 0};
 }
 
-void quantize_tiles(int threads, const Quantizer& quantizer, const TileQuantiseOptions& options,
-                    std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
-                    std::span<float> scales) {
+CastCounts quantize_tiles(int threads, const Quantizer& quantizer,
+                          const TileQuantiseOptions& options, std::span<const bf16> x, int64_t rows,
+                          int64_t columns, std::span<bf16> y, std::span<float> scales) {
   const TileGrid grid = tile_grid(quantizer, rows, columns);
   GNOMON_ASSERT(quantizer.rule != ScaleRule::kGiven && quantizer.format != Format::kFp32);
   GNOMON_ASSERT(!options.dequantise || quantizer.exact_in_bf16());
@@ -324,18 +377,29 @@ void quantize_tiles(int threads, const Quantizer& quantizer, const TileQuantiseO
                               columns, y.data(), scales.empty() ? nullptr : scales.data());
   const bool by_rows = grid.tile.rows == 1;
   // A tile wider than a strip has one row, or is the whole width.
-  GNOMON_ASSERT(by_rows || TileQuantisation::kStrip % grid.tile.columns == 0 ||
-                columns <= TileQuantisation::kStrip);
-#pragma omp parallel for num_threads(threads) schedule(static)
+  GNOMON_ASSERT(by_rows || kStrip % grid.tile.columns == 0 || columns <= kStrip);
+  int64_t saturated = 0;
+  int64_t flushed = 0;
+  float peak = 0;
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : saturated, flushed) \
+    reduction(max : peak)
   for (int thread = 0; thread < threads; ++thread) {
+    Tally tally;
+    float its_peak = 0;
     if (by_rows) {
       const Range range = share_of(rows, thread, threads);
-      work.rows(range.begin, range.end);
+      work.rows(range.begin, range.end, tally, its_peak);
     } else {
       const Range range = share_of(work.pieces(), thread, threads);
-      for (int64_t i = range.begin; i < range.end; ++i) work.piece(i);
+      for (int64_t i = range.begin; i < range.end; ++i) work.piece(i, tally, its_peak);
     }
+    CastCounts counts;
+    tally.add_to(counts);
+    saturated += counts.saturated;
+    flushed += counts.flushed;
+    peak = std::max(peak, its_peak);
   }
+  return {std::ssize(x), saturated, flushed, peak_over_largest(peak, quantizer.format)};
 }
 
 }  // namespace gnomon::cpu

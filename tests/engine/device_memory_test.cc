@@ -54,9 +54,9 @@ class Counting final : public Base {
  public:
   Counting(int threads, int& copies) : Base(threads), copies_(copies) {}
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned wanted) override {
+                unsigned wanted, CastCounts* counts) override {
     ++copies_;
-    Base::quantize(operand, rows, columns, rounding, wanted);
+    Base::quantize(operand, rows, columns, rounding, wanted, counts);
   }
 
  private:

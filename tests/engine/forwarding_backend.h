@@ -67,9 +67,9 @@ class ForwardingBackend : public BackendOf<E> {
     return backend_->keeps_scales(accumulation, a, b, fp32_result);
   }
   void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned wanted) override {
+                unsigned wanted, CastCounts* counts) override {
     around({operand.data.data(), operand.room.begin, operand.scalars, operand.tile_scales.data()},
-           [&] { backend_->quantize(operand, rows, columns, rounding, wanted); });
+           [&] { backend_->quantize(operand, rows, columns, rounding, wanted, counts); });
   }
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
             std::span<const GemmOperand<E>* const> b, E* c) override {
@@ -123,7 +123,8 @@ class ForwardingBackend : public BackendOf<E> {
               float* amax, const CopyAlong<E>* copy) override {
     around({gate, up, y, amax}, [&] { backend_->swiglu(gate, up, n, width, stride, y, amax); });
     // By what stands around quantize().
-    if (copy != nullptr) this->quantize(*copy->operand, n, width, copy->rounding, copy->wanted);
+    if (copy == nullptr) return;
+    this->quantize(*copy->operand, n, width, copy->rounding, copy->wanted, copy->counts);
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                        int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,

@@ -9,8 +9,8 @@
 namespace gnomon::test {
 
 void RecordingBackend::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                                const Rounding& rounding, unsigned wanted) {
-  ForwardingBackend::quantize(operand, rows, columns, rounding, wanted);
+                                const Rounding& rounding, unsigned wanted, CastCounts* counts) {
+  ForwardingBackend::quantize(operand, rows, columns, rounding, wanted, counts);
   const bf16* copy = cpu::copy_of(operand);
   Vector source, values;
   for (bf16 value : operand.data) source.push_back(static_cast<double>(to_float(value)));

@@ -42,7 +42,7 @@ class RecordingBackend final : public ForwardingBackend<bf16> {
   const QuantisedTensor* find(const Vector& x, const Quantizer& quantizer, double scale) const;
 
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned wanted) override;
+                unsigned wanted, CastCounts* counts) override;
   void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {
     products_.push_back(shape);
     ForwardingBackend::gemm(shape, alpha, a, b, c);
