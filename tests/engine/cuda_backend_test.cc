@@ -50,6 +50,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   for (int step = 1; step <= 3; ++step) {
     const StepResult of_cpu = cpu.train_step(), of_cuda = cuda.train_step();
     EXPECT_EQ(of_cuda.batch_hash, of_cpu.batch_hash);
+    EXPECT_FALSE(of_cuda.casts) << "its kernels do not count";
     EXPECT_NEAR(of_cuda.loss, of_cpu.loss, 2e-3 * of_cpu.loss) << step;
     EXPECT_NEAR(of_cuda.grad_norm, of_cpu.grad_norm, 2e-2 * of_cpu.grad_norm) << step;
   }

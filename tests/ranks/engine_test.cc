@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -93,6 +94,13 @@ TEST_P(RankEngines, LossesAreThoseOfOneProcessToRounding) {
   for (size_t i = 0; i < alone.size(); ++i) {
     EXPECT_NEAR(together[i], alone[i], (compressed ? 2e-2 : 5e-3) * alone[i]) << i;
   }
+}
+
+// Weights are cast on every rank, each micro-batch on one: the shares are those of one process.
+TEST_P(RankEngines, CastsOfTheFirstStepAreThoseOfOneProcess) {
+  const std::optional<CastSummary> together = start(&ranks())->train_step().casts;
+  EXPECT_EQ(together, start(nullptr)->train_step().casts);
+  EXPECT_EQ(together.has_value(), GetParam().plan != "bf16");
 }
 
 TEST_P(RankEngines, ACheckpointOfAllRanksLoadsInOneProcessAndTheOtherWayRound) {

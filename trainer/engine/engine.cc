@@ -396,6 +396,7 @@ StepResult Engine::train_step(StatisticsCollector* collector, bool twice) try {
   } else {
     self.compute_gradients(step, sites, collector, nullptr);
   }
+  result.casts = self.summarize_casts();
   double loss_sum = 0;
   for (double loss : self.losses) loss_sum += loss;
   const std::span<const float> gradients = self.own_gradients();

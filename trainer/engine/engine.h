@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -133,6 +134,17 @@ struct EngineConfig {
   static EngineConfig from_json(const std::string& json, const std::string& file);
 };
 
+// What the casts of a step did to its tensors, which are a role at a site each. Shares are combined
+// as the geometric mean of share + 1e-6: one of thousands of tensors that goes from nothing to a
+// half then raises it by a factor, where it would vanish in a mean of large tensors, and each
+// tensor has the same say.
+struct CastSummary {
+  double saturated = 0;  // CastCounts::saturated of `values`
+  double flushed = 0;    // CastCounts::flushed of `values`
+  double peak = 0;       // the largest of all: 1 = the scales fit, 64 = one is 2⁶ too large
+  bool operator==(const CastSummary&) const = default;
+};
+
 struct StepResult {
   int64_t step = 0;
   double loss = 0;
@@ -143,6 +155,8 @@ struct StepResult {
   uint64_t weights_hash = 0;
   uint64_t batch_hash = 0;  // of the sequences it took, whatever their order
   bool finite = true;       // loss and grad_norm
+  // Of all ranks. Absent where nothing was cast, or the backend does not count.
+  std::optional<CastSummary> casts = {};
   // Says where two computations of the step differ: ranks, hosts and tensors, and what a third one
   // gave. Empty: they agree, or it was computed once.
   std::string mismatch;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "base/host.h"
 #include "kernels/devices.h"
@@ -79,6 +80,7 @@ void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision
   losses.assign(static_cast<size_t>(config.batch.accumulation), 0.0);
   batch_hash = 0;
   scaling.forget_observed();
+  std::ranges::fill(model->casts(), CastCounts{});
   // So that the first pass makes copies of the weights, whatever was done since the last update.
   working().forget_copies();
   for (int64_t micro = first; micro < first + micro_batches(); ++micro) {
@@ -99,6 +101,27 @@ void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision
   sum_over_ranks();
   if (digest != nullptr && ranks->many())
     digest->sums = backend->hash(std::as_bytes(own_gradients()));
+}
+
+std::optional<CastSummary> Engine::Impl::summarize_casts() {
+  const std::span<CastCounts> casts = model->casts();
+  const auto was_cast = [](const CastCounts& tensor) { return tensor.values > 0; };
+  // The same on every rank: each has micro-batches, and plan and backend decide what is counted.
+  if (std::ranges::none_of(casts, was_cast)) return std::nullopt;
+  if (ranks->many()) sum_over_ranks(casts);
+  double saturated = 0, flushed = 0, peak = 0, tensors = 0;
+  for (const CastCounts& tensor : casts) {
+    if (!was_cast(tensor)) continue;
+    const auto log_of_share = [&](int64_t part) {
+      constexpr double kLeast = 1e-6;
+      return std::log(static_cast<double>(part) / static_cast<double>(tensor.values) + kLeast);
+    };
+    saturated += log_of_share(tensor.saturated);
+    flushed += log_of_share(tensor.flushed);
+    peak = std::max(peak, static_cast<double>(tensor.peak));
+    ++tensors;
+  }
+  return CastSummary{std::exp(saturated / tensors), std::exp(flushed / tensors), peak};
 }
 
 GradientDigest Engine::Impl::digest_gradients() {

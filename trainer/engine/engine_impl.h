@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,6 +87,8 @@ struct Engine::Impl {
   void compute_gradients_twice(int64_t at, const std::vector<SitePrecision>& precisions,
                                StatisticsCollector* collector, StepResult& result);
   GradientDigest digest_gradients();
+  // Of the last compute_gradients(); all ranks call it.
+  std::optional<CastSummary> summarize_casts();
   // The texts of the ranks that have one, each with its rank, host and device.
   std::vector<std::string> texts_of_ranks(const std::string& own);
   std::span<const float> own_gradients() const {
@@ -119,6 +123,7 @@ struct Engine::Impl {
   void sum_over_ranks();
   // Modulo 2⁶⁴.
   uint64_t sum_over_ranks(uint64_t value);
+  void sum_over_ranks(std::span<CastCounts> casts);
   void share_weights();
   void check_weights(uint64_t hash);
   std::string state_json(uint64_t hash) const;

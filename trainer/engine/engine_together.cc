@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -69,6 +70,23 @@ uint64_t Engine::Impl::sum_over_ranks(uint64_t value) {
     sum += static_cast<uint64_t>(pieces[i]) << (kPieceBits * i);
   }
   return sum;
+}
+
+// Doubles hold the counts exactly.
+void Engine::Impl::sum_over_ranks(std::span<CastCounts> casts) {
+  std::vector<double> sums, peaks;
+  for (const CastCounts& it : casts) {
+    for (int64_t count : {it.values, it.saturated, it.flushed}) {
+      sums.push_back(static_cast<double>(count));
+    }
+    peaks.push_back(static_cast<double>(it.peak));
+  }
+  collectives.all_reduce_sum(sums);
+  collectives.all_reduce_max(peaks);
+  for (size_t i = 0; i < casts.size(); ++i) {
+    const auto sum = [&](size_t which) { return static_cast<int64_t>(sums[3 * i + which]); };
+    casts[i] = {sum(0), sum(1), sum(2), static_cast<float>(peaks[i])};
+  }
 }
 
 // Their owners have written them to WorkingWeights::updated().

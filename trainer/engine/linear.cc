@@ -16,6 +16,7 @@ LinearLayers<E>::LinearLayers(BackendOf<E>& backend, const FaultView* faults, Sc
       scaling_(scaling),
       faults_(faults == nullptr ? no_faults_ : *faults),
       faulty_(faults_, backend.memory()),
+      casts_(tensor_slot(scaling.sites(), TensorRole::kInput)),
       observed_(backend.memory()),
       given_(backend.memory()) {
   observed_.at_least(int64_t{1} * scaling.sites() * kTensorRoles);
@@ -113,7 +114,7 @@ float* LinearLayers<E>::renew(int first_site, int count, TensorRole role, GemmOp
 template <class E>
 float* LinearLayers<E>::observed(int site, TensorRole role) {
   any_observed_ = true;
-  return observed_.data() + site * kTensorRoles + static_cast<int>(role);
+  return observed_.data() + tensor_slot(site, role);
 }
 
 template <class E>
@@ -174,7 +175,7 @@ Rounding LinearLayers<E>::rounding_but_scale(int site, Gemm gemm, TensorRole rol
 }
 
 template <class E>
-std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>& operand) const {
+std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>& operand) {
   if constexpr (std::is_same_v<E, bf16>) {
     // An outlier's column is made in a tensor of its own, an observer is told of what is there.
     if (!uses_fp8(site, Gemm::kFprop) || pass_.observer != nullptr ||
@@ -186,7 +187,8 @@ std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>
       return std::nullopt;
     }
     return CopyAlong<E>{&operand, rounding,
-                        orientations_wanted(site, Gemm::kFprop, TensorRole::kInput)};
+                        orientations_wanted(site, Gemm::kFprop, TensorRole::kInput),
+                        counts(site, TensorRole::kInput)};
   }
   return std::nullopt;
 }
@@ -251,7 +253,7 @@ const GemmOperand<E>& LinearLayers<E>::prepare(int site, Gemm gemm, TensorRole r
   const unsigned wanted = orientations_wanted(site, gemm, role);
   if (operand.rounding != rounding || (operand.orientations & wanted) != wanted) {
     const int64_t rows = std::ssize(operand.data) / columns;
-    backend_.quantize(operand, rows, columns, rounding, wanted);
+    backend_.quantize(operand, rows, columns, rounding, wanted, counts(site, role));
   }
   return operand;
 }

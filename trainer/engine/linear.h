@@ -65,7 +65,7 @@ class LinearLayers {
 
   // The copy that fprop() of a site, alone in its group, will want of the content that `operand` is
   // about to get: nothing where its scale follows from that content, or somebody else makes it.
-  std::optional<CopyAlong<E>> copy_along(int site, GemmOperand<E>& operand) const;
+  std::optional<CopyAlong<E>> copy_along(int site, GemmOperand<E>& operand);
 
   // y[n,total_out] = x[n,in]·wᵀ; w[i] is [out[i],in], one for each site of the group.
   void fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w, int64_t n,
@@ -83,6 +83,9 @@ class LinearLayers {
   // Tells the scaling state what amaxes the passes since the last call met that were to be
   // recorded.
   void report_observed();
+
+  // What casts did since the caller last cleared this: by site and TensorRole, all GEMMs added up.
+  std::span<CastCounts> casts() { return casts_; }
 
   FaultyOperands<E>& faulty_operands() { return faulty_; }
 
@@ -118,6 +121,7 @@ class LinearLayers {
   void need_amax(GemmOperand<E>& operand);
   bool reads_amax(int site, Gemm gemm, TensorRole role) const;
   float* observed(int site, TensorRole role);
+  CastCounts* counts(int site, TensorRole role) { return &casts_[tensor_slot(site, role)]; }
   void forget_observed();
   unsigned orientations_wanted(int site, Gemm gemm, TensorRole role) const;
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
@@ -150,12 +154,16 @@ class LinearLayers {
   size_t shared_slot(int site, Gemm gemm, TensorRole role) const;
   std::optional<Gemm> first_alike(int site, const Quantizer& wanted, int margin,
                                   TensorRole role) const;
+  static size_t tensor_slot(int site, TensorRole role) {
+    return static_cast<size_t>(site) * kTensorRoles + static_cast<size_t>(role);
+  }
   static size_t given_slot(int site, Gemm gemm, TensorRole role) {
     return (static_cast<size_t>(site) * kGemms.size() + static_cast<size_t>(gemm)) * kTensorRoles +
            static_cast<size_t>(role);
   }
 
-  Buffer<float> observed_;  // by site and role: the largest amax met, below 0: none
+  std::vector<CastCounts> casts_;  // by tensor_slot()
+  Buffer<float> observed_;         // likewise: the largest amax met, below 0: none
   bool any_observed_ = false;
   // Scales of `delayed` by given_slot(), where the backend's memory is not the host's: there, and
   // what was brought there last. They stand at an address so that recorded work can be repeated.

@@ -89,6 +89,8 @@ class DecoderModel {
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
   // call.
   virtual void report_observed() = 0;
+  // What casts of passes did since the caller last cleared this: by site and TensorRole.
+  virtual std::span<CastCounts> casts() = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
@@ -150,6 +152,7 @@ class BasicModel final : public DecoderModel {
   void expect_evaluations(int64_t last_tokens) override;
   void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
   void report_observed() override { linears_.report_observed(); }
+  std::span<CastCounts> casts() override { return linears_.casts(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
     linears_.faulty_operands().begin_step(step, weights_->all_operands());
