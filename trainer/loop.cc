@@ -25,6 +25,11 @@ StepReport report_of(const StepResult& result) {
   report.step = result.step;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
+  if (result.casts) {
+    report.cast_saturated = result.casts->saturated;
+    report.cast_flushed = result.casts->flushed;
+    report.cast_peak = result.casts->peak;
+  }
   report.learning_rate = result.learning_rate;
   report.tokens = result.tokens;
   report.step_seconds = result.seconds;

@@ -70,6 +70,10 @@ class InlineVerification : public TrainerFixture {
       ASSERT_EQ(step.loss, expected.loss) << "step " << key.second;
       ASSERT_EQ(step.grad_norm, expected.grad_norm) << "step " << key.second;
       ASSERT_EQ(step.batch_hash, expected.batch_hash) << "step " << key.second;
+      ASSERT_TRUE(expected.cast_peak && expected.cast_saturated && expected.cast_flushed);
+      ASSERT_EQ(step.cast_peak, expected.cast_peak) << "step " << key.second;
+      ASSERT_EQ(step.cast_saturated, expected.cast_saturated) << "step " << key.second;
+      ASSERT_EQ(step.cast_flushed, expected.cast_flushed) << "step " << key.second;
     }
   }
   // Waits until an endless replay is under way.
