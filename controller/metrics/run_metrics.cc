@@ -78,15 +78,15 @@ std::vector<RunMetric> progress_rows() {
                        of_step(&StepReport::learning_rate)),
       RunMetric::gauge("gnomon_run_last_report_timestamp_seconds",
                        "when the newest step report came", of_step(&StepReport::time)),
-      RunMetric::gauge("gnomon_cast_saturated_ratio",
+      RunMetric::gauge("gnomon_run_cast_saturated_ratio",
                        "share of values that the newest step's casts to FP8 clipped, geometric "
                        "mean over the tensors of share + 1e-6",
                        of_step_if_said(&StepReport::cast_saturated)),
-      RunMetric::gauge("gnomon_cast_flushed_ratio",
+      RunMetric::gauge("gnomon_run_cast_flushed_ratio",
                        "share of values that the newest step's casts to FP8 made zero, geometric "
                        "mean over the tensors of share + 1e-6",
                        of_step_if_said(&StepReport::cast_flushed)),
-      RunMetric::gauge("gnomon_cast_peak_ratio",
+      RunMetric::gauge("gnomon_run_cast_peak_ratio",
                        "largest scaled value of the newest step's casts over what the format holds",
                        of_step_if_said(&StepReport::cast_peak)),
   };

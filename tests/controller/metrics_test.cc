@@ -69,11 +69,11 @@ TEST_F(MetricsTest, CastsAreThoseOfTheNewestStep) {
   first.cast_flushed = 0.125;
   first.cast_peak = 64;
   metrics.update_run(1, [&](RunNumbers& numbers) { record_step(numbers, first, 50); });
-  EXPECT_THAT(text(), HasSubstr("gnomon_cast_saturated_ratio{run=\"demo/1\"} 0.25\n"));
-  EXPECT_THAT(text(), HasSubstr("gnomon_cast_flushed_ratio{run=\"demo/1\"} 0.125\n"));
-  EXPECT_THAT(text(), HasSubstr("gnomon_cast_peak_ratio{run=\"demo/1\"} 64\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_cast_saturated_ratio{run=\"demo/1\"} 0.25\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_cast_flushed_ratio{run=\"demo/1\"} 0.125\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_cast_peak_ratio{run=\"demo/1\"} 64\n"));
   metrics.update_run(1, [](RunNumbers& numbers) { record_step(numbers, step(41), 60); });
-  EXPECT_THAT(text(), Not(HasSubstr("gnomon_cast_peak_ratio{")));
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_cast_peak_ratio{")));
 }
 
 TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
