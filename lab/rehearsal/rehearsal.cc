@@ -231,8 +231,19 @@ void Rehearsal::train_step() {
   report.weights_hash = hex64(result.weights_hash);
   report.batch_hash = hex64(result.batch_hash);
   reported_[{attempt_, result.step}] = report;
-  feed(decide::StepReported{attempt_, result.step, report.plan_version, as_traced(result.loss),
-                            as_traced(result.grad_norm), seconds, report.batch_hash});
+  decide::StepReported reported{attempt_,
+                                result.step,
+                                report.plan_version,
+                                as_traced(result.loss),
+                                as_traced(result.grad_norm),
+                                seconds,
+                                report.batch_hash};
+  if (result.casts) {
+    reported.cast_saturated = as_traced(result.casts->saturated);
+    reported.cast_flushed = as_traced(result.casts->flushed);
+    reported.cast_peak = as_traced(result.casts->peak);
+  }
+  feed(reported);
 }
 
 void Rehearsal::write_checkpoint() {

@@ -83,7 +83,29 @@ bool follows(const TracedEvent& before, const TracedEvent& event) {
   const auto* b = std::get_if<decide::StepReported>(&event.event);
   return a != nullptr && b != nullptr && b->attempt == a->attempt && b->step == a->step + 1 &&
          b->plan_version == a->plan_version && b->batch_hash.empty() == a->batch_hash.empty() &&
-         same(b->seconds, a->seconds) && same(event.at, before.at + b->seconds);
+         b->cast_peak.has_value() == a->cast_peak.has_value() && same(b->seconds, a->seconds) &&
+         same(event.at, before.at + b->seconds);
+}
+
+// A step has all three numbers of its casts or none.
+constexpr struct {
+  const char* key;
+  std::optional<double> decide::StepReported::*member;
+} kCasts[] = {{"cast_saturated", &decide::StepReported::cast_saturated},
+              {"cast_flushed", &decide::StepReported::cast_flushed},
+              {"cast_peak", &decide::StepReported::cast_peak}};
+
+std::string columns_of_casts(std::span<const TracedEvent> events) {
+  std::string text;
+  for (const auto& [key, member] : kCasts) {
+    std::vector<double> values;
+    for (const TracedEvent& event : events) {
+      const auto& value = std::get<decide::StepReported>(event.event).*member;
+      if (value) values.push_back(*value);
+    }
+    if (!values.empty()) text += fmt::format(",\"{}\":{}", key, numbers(values));
+  }
+  return text;
 }
 
 std::string line_of_steps(std::span<const TracedEvent> events) {
@@ -100,9 +122,9 @@ std::string line_of_steps(std::span<const TracedEvent> events) {
       hashes.empty() ? "" : fmt::format(",\"batch_hashes\":[{}]", fmt::join(hashes, ","));
   return fmt::format(
       "{{\"at\":{},\"steps\":{{\"attempt\":{},\"first\":{},\"plan_version\":{},\"seconds\":{},"
-      "\"losses\":{},\"grad_norms\":{}{}}}}}\n",
+      "\"losses\":{},\"grad_norms\":{}{}{}}}}}\n",
       events.front().at, first.attempt, first.step, first.plan_version, first.seconds,
-      numbers(losses), numbers(norms), batches);
+      numbers(losses), numbers(norms), batches, columns_of_casts(events));
 }
 
 void read_steps(const json::object& steps, double at, Trace& trace, Losses& reported) {
@@ -118,6 +140,11 @@ void read_steps(const json::object& steps, double at, Trace& trace, Losses& repo
     step.loss = losses[i];
     step.grad_norm = norms.at(i);
     if (hashes != nullptr) step.batch_hash = std::string(hashes->at(i).as_string());
+    for (const auto& [key, member] : kCasts) {
+      if (const json::value* column = steps.if_contains(key)) {
+        step.*member = to_double(column->at(i));
+      }
+    }
     trace.events.push_back({at, step});
     reported[{step.attempt, step.step}] = step.loss;
     step.step += 1;
