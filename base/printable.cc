@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 namespace gnomon {
@@ -120,6 +121,17 @@ size_t columns_of(std::string_view text) {
     text.remove_prefix(std::max<size_t>(c.bytes, 1));
   }
   return columns;
+}
+
+std::string plain_number(double value) {
+  if (!std::isfinite(value)) return "not finite";
+  const double size = std::abs(value);
+  if (size < 999.5) return fmt::format("{:.3g}", value);
+  if (size >= 1e15) return value < 0 ? "under -10^15" : "over 10^15";
+  const double unit = std::pow(10, std::floor(std::log10(size)) - 2);
+  std::string text = fmt::format("{:.0f}", std::round(value / unit) * unit);
+  for (size_t at = text.size(); at > (value < 0 ? 4U : 3U);) text.insert(at -= 3, ",");
+  return text;
 }
 
 }  // namespace gnomon

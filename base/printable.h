@@ -21,4 +21,7 @@ std::string printable_json(std::string_view json);
 // as one.
 size_t columns_of(std::string_view text);
 
+// Three significant digits without an exponent: "4.19", "22,900", "over 10^15", "not finite".
+std::string plain_number(double value);
+
 }  // namespace gnomon

@@ -143,8 +143,10 @@ class Watcher {
       if (std::isfinite(gap)) {
         what += fmt::format(": gap {}", format_percent(gap));
         const double evidence = number_of(row, "statistic");
-        if (std::isfinite(evidence)) {
-          what += fmt::format(", evidence {:.3g} of {:.3g}", evidence, number_of(row, "threshold"));
+        const std::string rule = text_of(row, "rule");
+        if (std::isfinite(evidence) && (rule.empty() || rule == "evidence")) {
+          what += fmt::format(", evidence {} (an alarm needs {})", plain_number(evidence),
+                              plain_number(number_of(row, "threshold")));
         }
       }
       print_line(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));

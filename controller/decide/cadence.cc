@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/printable.h"
 #include "base/rounding.h"
 
 namespace gnomon::decide {
@@ -63,8 +64,8 @@ int64_t best_multiple(const RunModel& model, double hazard, const Range& range, 
 }
 
 std::string why(const RunModel& model, double hazard, const Range& range, int64_t every) {
-  std::string text = fmt::format("at about one fault in {:.3g} FP8 steps and a speed-up of {:.2f}",
-                                 1 / std::max(hazard, 1e-12), model.speedup);
+  std::string text = fmt::format("at about one fault in {} FP8 steps and a speed-up of {:.2f}",
+                                 plain_number(1 / std::max(hazard, 1e-12)), model.speedup);
   if (range.forced && model.spare_share > 0) {
     return text + ", as often as the spare devices can verify, though every_max asks for more";
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/printable.h"
 #include "controller/decide/audits.h"
 #include "controller/decide/bases.h"
 #include "controller/decide/cadence.h"
@@ -120,10 +121,11 @@ std::string alarm_words(const WindowState& window) {
                 "{}, and the held-out loss lies {} over its lowest",
                 percent(verdict.statistic), percent(2 * verdict.threshold))
       : verdict.rule == "evidence"
-          ? fmt::format("evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
-                        verdict.statistic, percent(verdict.null_percent), verdict.threshold)
-          : fmt::format("{} {:.3g}, alarm at {:.3g}", verdict.rule, verdict.statistic,
-                        verdict.threshold);
+          ? fmt::format("evidence of {} against a mean gap of at most {}, where {} is an alarm",
+                        plain_number(verdict.statistic), percent(verdict.null_percent),
+                        plain_number(verdict.threshold))
+          : fmt::format("{} {}, where {} is an alarm", verdict.rule,
+                        plain_number(verdict.statistic), plain_number(verdict.threshold));
   return fmt::format("{}: the FP8 run's held-out loss is {} above the BF16 replay's; {}",
                      window_name(window), percent(*m.d_percent), why);
 }
@@ -212,9 +214,8 @@ Judgement observe(Core& core, const WindowState& window) {
   }
   if (result.gap.suspicious) {
     bring_forward(core);
-    core.explain(
-        fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
-                    result.gap.statistic, result.gap.burst_left));
+    core.explain(fmt::format("A suspicion (evidence {}): up to {} windows are taken back to back.",
+                             plain_number(result.gap.statistic), result.gap.burst_left));
   }
   result.offset = observe_offset(core, window);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;

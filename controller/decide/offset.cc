@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/printable.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/windows.h"
@@ -63,7 +64,8 @@ std::string offset_words(const WindowState& window, const GapVerdict& verdict) {
       verdict.rule == "ceiling"
           ? fmt::format("{} from its level, one window may not be over {}",
                         percent(verdict.statistic), percent(verdict.threshold))
-          : fmt::format("evidence {:.3g}, alarm at {:.3g}", verdict.statistic, verdict.threshold);
+          : fmt::format("evidence {}, where {} is an alarm", plain_number(verdict.statistic),
+                        plain_number(verdict.threshold));
   return fmt::format(
       "{}: evaluating in FP8 costs {:.4f} nats at equal weights, {} than it did ({}); the windows "
       "show no damage to the weights{}",

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/printable.h"
 #include "controller/decide/directives.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_evalues.h"
@@ -155,9 +156,9 @@ void go_back(Core& core) {
   const ProbeSeries& series = s.containment->probes;
   const std::string sentence = fmt::format(
       "FP8 comes back: {} probes in a row say that the run's own plan costs less than {} more than "
-      "{} (evidence {:.3g} of {:.3g}).",
+      "{} (evidence {}, {} are needed).",
       series.passed.size(), percent(series.margin_percent), contained_run(*s.containment),
-      evidence(series), core.policy.returning.evidence);
+      plain_number(evidence(series)), plain_number(core.policy.returning.evidence));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", series.passed.size()},

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace gnomon {
 namespace {
 
@@ -48,6 +50,18 @@ TEST(PrintableTest, AJsonTextKeepsItsMeaning) {
   EXPECT_EQ(printable_json("\"\xc2\x9b\x7f\u202e\""), "\"\\u009b\\u007f\\u202e\"");
   EXPECT_EQ(printable_json("\"\U000e0041\U0001f600\""), "\"\\udb40\\udc41\U0001f600\"");
   EXPECT_EQ(printable_json("\"\xff\""), "\"\\ufffd\"");
+}
+
+TEST(PlainNumberTest, HasThreeDigitsAndNoExponent) {
+  EXPECT_EQ(plain_number(4.1934), "4.19");
+  EXPECT_EQ(plain_number(0.25), "0.25");
+  EXPECT_EQ(plain_number(100), "100");
+  EXPECT_EQ(plain_number(999.7), "1,000");
+  EXPECT_EQ(plain_number(1e4), "10,000");
+  EXPECT_EQ(plain_number(-22949), "-22,900");
+  EXPECT_EQ(plain_number(123456789), "123,000,000");
+  EXPECT_EQ(plain_number(3e20), "over 10^15");
+  EXPECT_EQ(plain_number(std::nan("")), "not finite");
 }
 
 }  // namespace
