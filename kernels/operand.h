@@ -76,6 +76,8 @@ struct GemmOperand {
   Rounding rounding = {};          // of the copy at hand
   unsigned orientations = 0;       // that it is there in
   Buffer<float> tile_scales = {};  // where it keeps them, taken when they are first needed
+  CastCounts counts = {};          // what making the copy did
+  int64_t counted_in = -1;         // the last sum that has the counts
 
   // The tensor has new content.
   void renew(std::span<const E> content) {

@@ -111,7 +111,7 @@ TEST(CadenceTest, TheReasonSaysWhenFp8IsNotWorthIt) {
               HasSubstr("not worth it"));
   const Cadence good = choose_cadence(twenty_step_windows(), 1e-5, 500, limits(1));
   EXPECT_THAT(good.reason, HasSubstr("instead of 500"));
-  EXPECT_THAT(good.reason, HasSubstr("one fault in 1e+05 FP8 steps"));
+  EXPECT_THAT(good.reason, HasSubstr("one fault in 100,000 FP8 steps"));
 }
 
 TEST(CadenceTest, TheReasonSaysWhenSpareDevicesCannotVerifyAsOftenAsAsked) {

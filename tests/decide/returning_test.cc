@@ -442,7 +442,7 @@ TEST(ReturningTest, AToleranceMadeStricterCountsForProbesToo) {
 TEST(ReturningTest, TheReturnSaysWhatItRestsOn) {
   const SimulatedRun run = noisy(3, 0, 1000);
   ASSERT_THAT(run.decisions("return"), SizeIs(1));
-  EXPECT_THAT(run.decisions("return")[0].sentence, HasSubstr("of 20)"));
+  EXPECT_THAT(run.decisions("return")[0].sentence, HasSubstr(", 20 are needed)"));
 }
 
 }  // namespace

@@ -141,7 +141,7 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
        "fault[0].bit", "has no bit"},
       {"[[fault]]\nstart_step = 3\n", 5, "fault[0].kind", "frozen_amax"},
       {"[[fault]]\nkind = \"cosmic\"\n", 6, "fault[0].kind", "bit_flip"},
-      {"[[fault]]\nkind = \"corrupt_batch\"\n", 5, "fault[0].start_step", "first step"},
+      {"[[fault]]\nkind = \"corrupt_batch\"\n", 5, "fault[0].start_step", "First step"},
       {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nend_step = 5\n", 8,
        "fault[0].end_step", "after start_step"},
       {"[[fault]]\nkind = \"scale_shift\"\nsite = \"mlp\"\nlog2_factor = 2\nstart_step = 5\n", 7,

@@ -275,7 +275,7 @@ TEST_F(TrainerProcess, WithOnLossPauseAFullSpoolMakesItWaitLoudlyAndLoseNothing)
 // A limit on the size of files acts like a full disk: the model does not fit any more.
 TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDiskAndFailuresAreTold) {
   FakeController controller;
-  const auto trainer = start(config(400), {"--controller", controller.url()});
+  const auto trainer = start(config(300), {"--controller", controller.url()});
   const fs::path first = run_dir() / "checkpoints" / "attempt-0001" / "step-00000000";
   ASSERT_TRUE(eventually([&] { return fs::exists(first / "manifest.json"); }));
   rlimit before{};
@@ -289,7 +289,7 @@ TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDiskAndFailuresAreTold)
       << trainer->output();
   ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
-  EXPECT_EQ(newest(run_dir()).step, 400);
+  EXPECT_EQ(newest(run_dir()).step, 300);
   const auto received = controller.received();
   std::set<int64_t> failed;
   for (const TrainerNotice& notice : received.notices) {
@@ -298,7 +298,7 @@ TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDiskAndFailuresAreTold)
     EXPECT_THAT(notice.text, HasSubstr("optimizer.safetensors"));
     EXPECT_TRUE(failed.insert(notice.step).second) << "told twice: step " << notice.step;
   }
-  EXPECT_TRUE(failed.contains(400));
+  EXPECT_TRUE(failed.contains(300));
 }
 
 TEST_F(TrainerProcess, APlaceThatCannotBeADirectoryEndsWithStatus2AndOneLine) {

@@ -80,7 +80,7 @@ void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision
   losses.assign(static_cast<size_t>(config.batch.accumulation), 0.0);
   batch_hash = 0;
   scaling.forget_observed();
-  std::ranges::fill(model->casts(), CastCounts{});
+  model->begin_counting();
   // So that the first pass makes copies of the weights, whatever was done since the last update.
   working().forget_copies();
   for (int64_t micro = first; micro < first + micro_batches(); ++micro) {

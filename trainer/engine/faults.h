@@ -52,8 +52,6 @@ struct Fault {
   std::string tensor = "input";  // "input", "weight", "gradient"; stuck_bit: "output", "weight"
   int64_t start_step = 0;        // first step it acts in
   int64_t end_step = 0;          // first step it no longer acts in; 0 = never ends
-  int64_t period = 0;    // steps from the start of one stretch to that of the next; 0: one stretch
-  int64_t duration = 0;  // steps of a stretch, when there is a period
   int log2_factor = 0;
   int64_t element = 0;  // index into the parameter, of the channel, or of the first term lost
   int bit = 30;  // 0 (lowest mantissa bit) .. 31 (sign) of FP32; of an output: .. 15, of BF16
@@ -64,6 +62,8 @@ struct Fault {
   int64_t terms = 0;        // dropped_k_block: how many
   int value = 1;            // stuck_bit: 0 or 1
   int fraction_bits = 13;   // wrong_accumulation: kept of each term below the largest exponent
+  int64_t period = 0;    // steps from the start of one stretch to that of the next; 0: one stretch
+  int64_t duration = 0;  // steps of a stretch, when there is a period
 
   template <class Visitor>
   static void describe(Visitor&& v) {

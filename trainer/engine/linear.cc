@@ -131,6 +131,12 @@ void LinearLayers<E>::report_observed() {
 }
 
 template <class E>
+void LinearLayers<E>::begin_counting() {
+  std::ranges::fill(casts_, CastCounts{});
+  counting_ += 1;
+}
+
+template <class E>
 void LinearLayers<E>::forget_observed() {
   fill_on_host(backend_.memory(), observed_.all(),
                [](std::span<float> slots) { std::ranges::fill(slots, -1.0f); });
@@ -186,9 +192,11 @@ std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>
     if (!rounding.whole_tensor() || !give_scale(site, Gemm::kFprop, TensorRole::kInput, rounding)) {
       return std::nullopt;
     }
+    operand.counts = {};
+    operand.counted_in = -1;
     return CopyAlong<E>{&operand, rounding,
                         orientations_wanted(site, Gemm::kFprop, TensorRole::kInput),
-                        counts(site, TensorRole::kInput)};
+                        &operand.counts};
   }
   return std::nullopt;
 }
@@ -253,7 +261,14 @@ const GemmOperand<E>& LinearLayers<E>::prepare(int site, Gemm gemm, TensorRole r
   const unsigned wanted = orientations_wanted(site, gemm, role);
   if (operand.rounding != rounding || (operand.orientations & wanted) != wanted) {
     const int64_t rows = std::ssize(operand.data) / columns;
-    backend_.quantize(operand, rows, columns, rounding, wanted, counts(site, role));
+    operand.counts = {};
+    operand.counted_in = -1;
+    backend_.quantize(operand, rows, columns, rounding, wanted, &operand.counts);
+  }
+  // The copy may be of before: an evaluation or a replay has made it.
+  if (operand.counted_in != counting_) {
+    casts_[tensor_slot(site, role)].add(operand.counts);
+    operand.counted_in = counting_;
   }
   return operand;
 }

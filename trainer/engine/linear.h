@@ -84,8 +84,10 @@ class LinearLayers {
   // recorded.
   void report_observed();
 
-  // What casts did since the caller last cleared this: by site and TensorRole, all GEMMs added up.
+  // What casts did to the tensors that products have read since begin_counting(): by site and
+  // TensorRole, all GEMMs added up, each copy once.
   std::span<CastCounts> casts() { return casts_; }
+  void begin_counting();
 
   FaultyOperands<E>& faulty_operands() { return faulty_; }
 
@@ -121,7 +123,6 @@ class LinearLayers {
   void need_amax(GemmOperand<E>& operand);
   bool reads_amax(int site, Gemm gemm, TensorRole role) const;
   float* observed(int site, TensorRole role);
-  CastCounts* counts(int site, TensorRole role) { return &casts_[tensor_slot(site, role)]; }
   void forget_observed();
   unsigned orientations_wanted(int site, Gemm gemm, TensorRole role) const;
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
@@ -163,6 +164,7 @@ class LinearLayers {
   }
 
   std::vector<CastCounts> casts_;  // by tensor_slot()
+  int64_t counting_ = 0;           // number of the present sum
   Buffer<float> observed_;         // likewise: the largest amax met, below 0: none
   bool any_observed_ = false;
   // Scales of `delayed` by given_slot(), where the backend's memory is not the host's: there, and

@@ -89,8 +89,9 @@ class DecoderModel {
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
   // call.
   virtual void report_observed() = 0;
-  // What casts of passes did since the caller last cleared this: by site and TensorRole.
+  // What casts did to the tensors of passes since begin_counting(): by site and TensorRole.
   virtual std::span<CastCounts> casts() = 0;
+  virtual void begin_counting() = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
@@ -153,6 +154,7 @@ class BasicModel final : public DecoderModel {
   void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
   void report_observed() override { linears_.report_observed(); }
   std::span<CastCounts> casts() override { return linears_.casts(); }
+  void begin_counting() override { linears_.begin_counting(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
     linears_.faulty_operands().begin_step(step, weights_->all_operands());
