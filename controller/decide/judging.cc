@@ -16,6 +16,7 @@
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_rivals.h"
 #include "controller/decide/gap_settings.h"
+#include "controller/decide/gap_words.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/investigating.h"
 #include "controller/decide/kept_damage.h"
@@ -48,25 +49,6 @@ struct Judgement {
   GapVerdict offset;
 };
 
-json::object gap_evidence(const WindowState& window, const GapVerdict& verdict) {
-  const Measurement& m = *window.measured;
-  return {{"window", window.id},
-          {"start_step", window.start.step},
-          {"end_step", window.end_step()},
-          {"gap", m.gap ? number(*m.gap) : json::value(nullptr)},
-          {"gap_error", m.gap_error ? number(*m.gap_error) : json::value(nullptr)},
-          {"offset", m.offset ? number(*m.offset) : json::value(nullptr)},
-          {"d_percent", number(*m.d_percent)},
-          {"bf16_loss", number(*m.reference)},
-          {"rule", verdict.rule},
-          {"statistic", number(verdict.statistic)},
-          {"threshold", number(verdict.threshold)},
-          {"x", number(verdict.x)},
-          {"scale_percent", number(verdict.scale_percent)},
-          {"null_percent", number(verdict.null_percent)},
-          {"freedom", number(verdict.freedom)}};
-}
-
 // A spike that BF16 shares lies in the window: it is measured and is no evidence. That is recorded
 // when the gap is one that would have led to something.
 void set_aside(Core& core, const WindowState& window, int64_t spike, bool worth_telling) {
@@ -95,39 +77,6 @@ void alarm_without_case(Core& core, WindowState& window) {
                            percent(*window.measured->d_percent), window.judged->rule, why));
   window.outcome = "alarm";
   finish_window(core, window.id);
-}
-
-std::string alarm_words(const WindowState& window) {
-  const Measurement& m = *window.measured;
-  const GapVerdict& verdict = *window.judged;
-  if (!m.gap) {
-    return fmt::format("{}: the FP8 run's held-out loss is not finite, the BF16 replay's is",
-                       window_name(window));
-  }
-  const std::string why =
-      verdict.rule == "ceiling"
-          ? fmt::format("one window may not be over {}", percent(verdict.threshold))
-      : verdict.rule == "jump"
-          ? fmt::format("that is {:.1f} deviations over {}, for one window too far", verdict.x,
-                        percent(verdict.null_percent))
-      : verdict.rule == kRecoveryRule
-          ? fmt::format(
-                "the windows since the action lose {} on average and {} is tolerated: it "
-                "was not enough",
-                percent(verdict.statistic), percent(verdict.threshold))
-      : verdict.rule == kKeptRule
-          ? fmt::format(
-                "each window loses little, but over the steps between them it adds up to "
-                "{}, and the held-out loss lies {} over its lowest",
-                percent(verdict.statistic), percent(2 * verdict.threshold))
-      : verdict.rule == "evidence"
-          ? fmt::format("evidence of {} against a mean gap of at most {}, where {} is an alarm",
-                        plain_number(verdict.statistic), percent(verdict.null_percent),
-                        plain_number(verdict.threshold))
-          : fmt::format("{} {}, where {} is an alarm", verdict.rule,
-                        plain_number(verdict.statistic), plain_number(verdict.threshold));
-  return fmt::format("{}: the FP8 run's held-out loss is {} above the BF16 replay's; {}",
-                     window_name(window), percent(*m.d_percent), why);
 }
 
 void muted_alarm(Core& core, const WindowState& window, const std::string& why) {
