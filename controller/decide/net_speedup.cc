@@ -69,21 +69,33 @@ json::object steps_to_json(const StepTimes& times, int64_t lost) {
           {"mean_seconds", number(times.mean())}};
 }
 
+json::value loss_gap_to_json(const LossGap& gap) {
+  if (gap.source.empty()) return nullptr;
+  return {{"source", gap.source},
+          {"percent", number(gap.percent)},
+          {"error_percent", number(gap.error_percent)}};
+}
+
 }  // namespace
 
-double loss_gap_now(const State& state) {
-  if (!state.registered || plan_of(state, state.plan_version).bf16) return 0;
-  for (const GapState* gap : {&state.watch.long_gap, &state.watch.gap}) {
-    const GapLevel level = newest_level(*gap, static_cast<int64_t>(kGapNewestMax));
-    if (level.windows < kLevelWindows) continue;
-    return level.mean_percent > kGapErrors * level.error_percent ? level.mean_percent : 0;
+double LossGap::paid_percent() const { return percent > kGapErrors * error_percent ? percent : 0; }
+
+LossGap loss_gap(const State& state) {
+  if (!state.registered || plan_of(state, state.plan_version).bf16) return {};
+  const auto newest = [](const GapState& gap) {
+    return newest_level(gap, static_cast<int64_t>(kGapNewestMax));
+  };
+  const GapLevel forks = newest(state.watch.long_gap), windows = newest(state.watch.gap);
+  if (forks.windows >= kLevelWindows) {
+    return {"long_forks", forks.mean_percent, forks.error_percent};
   }
-  return 0;
+  if (windows.windows < kLevelWindows) return {};
+  return {"windows", windows.mean_percent, windows.error_percent};
 }
 
 Account account_now(const State& state, const Policy& policy) {
   Account account = state.money.account;
-  set_loss_gap(account, loss_gap_now(state));
+  set_loss_gap(account, loss_gap(state).paid_percent());
   const double spare = policy.economics.spare_fraction * training_seconds(account);
   account.spare_idle_seconds = std::max(0.0, spare - account.spare_verification_seconds);
   return account;
@@ -132,6 +144,7 @@ NetSpeedupReport net_speedup_report(const State& state, const Policy& policy) {
   made.account = account_now(state, policy);
   made.statement =
       statement(made.account, policy.economics.speedup, policy.economics.loss_exponent);
+  made.loss_gap = loss_gap(state);
   made.verification_share = verification_share(made.statement);
   made.hazard = state.money.hazard;
   made.hazard_mean = hazard_mean(made.hazard);
@@ -197,6 +210,7 @@ std::string net_speedup_to_json(const NetSpeedupReport& report) {
       {"switches", account.switches},
       {"switch_seconds", number(account.switch_seconds)},
       {"loss_gap_percent", number(account.loss_gap_percent)},
+      {"loss_gap", loss_gap_to_json(report.loss_gap)},
       {"items", std::move(items)},
       {"hazard",
        {{"fp8_steps", report.hazard.steps},

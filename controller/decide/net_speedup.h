@@ -21,10 +21,16 @@ namespace gnomon::decide {
 // waited: they are paid for as long as the run trains, holds and switches.
 Account account_now(const State& state, const Policy& policy);
 
-// The gap in per cent that the newest windows show beyond twice their standard error, of the long
-// forks if there are any; 0 while there are fewer than kLevelWindows of either, or in BF16. It is
-// what one window (or fork) adds: what becomes of it later is not known.
-double loss_gap_now(const State& state);
+// What FP8 costs of the loss by the newest windows, or by long forks if there are any: these see
+// the damage that stays in the weights over their length, a window what its own steps add.
+struct LossGap {
+  std::string source;        // long_forks, windows; empty: fewer than kLevelWindows of either, BF16
+  double percent = 0;        // mean gap
+  double error_percent = 0;  // standard error
+  // The part that the account pays for: 0 within twice the error.
+  double paid_percent() const;
+};
+LossGap loss_gap(const State& state);
 
 // The run as the economics see it: what was measured where it was, else the policy's word.
 RunModel run_model(const State& state, const Policy& policy);
@@ -52,6 +58,7 @@ int64_t steps_lost(const Account& account);  // by rollbacks
 struct NetSpeedupReport {
   Account account;
   Statement statement;
+  LossGap loss_gap;
   double verification_share = 0;
   Hazard hazard;
   double hazard_mean = 0;  // faults per FP8 step

@@ -41,6 +41,12 @@
 
   const signed = (seconds) => (seconds < 0 ? `−${duration(-seconds)}` : duration(seconds));
 
+  function lossGap({loss_gap: gap, loss_gap_percent: paid}) {
+    if (!gap) return 'not known: too few windows under this plan';
+    const of = gap.source === 'long_forks' ? 'long forks, which see what stays in the weights' : 'windows';
+    return `${percent(gap.percent)} ± ${percent(gap.error_percent)} in the newest ${of}${paid > 0 ? '' : '; within the noise, not paid for'}`;
+  }
+
   function facts(economics) {
     const {steps, hazard, cadence} = economics;
     const kinds = [['FP8', steps.fp8], ['FP8 with sites in BF16', steps.pinned], ['BF16', steps.bf16]].filter(([, kind]) => kind.run > 0);
@@ -49,7 +55,7 @@
       ['steps kept', kinds.map(([name, kind]) => `${count(kind.kept)} in ${name}`).join(', ') || 'none yet'],
       ['rolled back', economics.rollbacks ? `${count(economics.steps_lost)} steps in ${count(economics.rollbacks)} rollback${economics.rollbacks === 1 ? '' : 's'}` : 'nothing'],
       ['replays', `${count(economics.replays)}, ${duration(economics.verification_seconds + economics.spare_verification_seconds)}`],
-      ['loss gap', economics.loss_gap_percent > 0 ? `${percent(economics.loss_gap_percent)} in the newest windows` : 'none beyond the noise of the newest windows'],
+      ['loss gap', lossGap(economics)],
       ['faults of FP8', `${count(hazard.faults)} in ${count(hazard.fp8_steps)} FP8 steps: ${oneIn(hazard.per_step)} a step (90%: ${oneIn(hazard.per_step_low)} to ${oneIn(hazard.per_step_high)})`],
       ['cadence', `a window every ${count(cadence.every)} steps, ${cadence.kind}`
         + (cadence.best_every === null ? '' : `; the best would be every ${count(cadence.best_every)}`

@@ -132,16 +132,16 @@ TEST(NetSpeedupTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
   SimulatedRun run(fast(numerical_fault({kGuilty}, 1, 1000, 0.004)), scenario_policy());
   run.start();
   run.train_until(100);
-  EXPECT_EQ(loss_gap_now(run.state), 0) << "five windows are too few";
+  EXPECT_EQ(loss_gap(run.state).paid_percent(), 0) << "five windows are too few";
   run.train_until(300);
   run.drain();
-  EXPECT_NEAR(loss_gap_now(run.state), 20 * 0.004, 0.04);
+  EXPECT_NEAR(loss_gap(run.state).paid_percent(), 20 * 0.004, 0.04);
   const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
   EXPECT_GT(item(made, "loss_gap"), 0);
   State in_bf16 = run.state;
   in_bf16.plans.push_back({9, "", true});
   in_bf16.plan_version = 9;
-  EXPECT_EQ(loss_gap_now(in_bf16), 0);
+  EXPECT_EQ(loss_gap(in_bf16).paid_percent(), 0);
 }
 
 TEST(NetSpeedupTest, AGapWithinTwiceItsErrorIsNoise) {
@@ -154,14 +154,19 @@ TEST(NetSpeedupTest, AGapWithinTwiceItsErrorIsNoise) {
     sample.d_percent = d;
     state.watch.gap.newest.push_back(sample);
   }
-  EXPECT_EQ(loss_gap_now(state), 0);
+  EXPECT_EQ(loss_gap(state).paid_percent(), 0);
+  EXPECT_NEAR(loss_gap(state).percent, 0.0075, 1e-12) << "it is known all the same";
+  EXPECT_EQ(loss_gap(state).source, "windows");
+  EXPECT_GT(loss_gap(state).error_percent, 0.0075 / 2);
   for (GapSample& sample : state.watch.gap.newest) sample.d_percent += 0.05;
-  EXPECT_NEAR(loss_gap_now(state), 0.0575, 1e-12);
+  EXPECT_NEAR(loss_gap(state).paid_percent(), 0.0575, 1e-12);
   for (GapSample sample : state.watch.gap.newest) {
     sample.d_percent = 0.3;
     state.watch.long_gap.newest.push_back(sample);
   }
-  EXPECT_NEAR(loss_gap_now(state), 0.3, 1e-12) << "long forks tell more";
+  EXPECT_NEAR(loss_gap(state).paid_percent(), 0.3, 1e-12) << "long forks tell more";
+  EXPECT_EQ(loss_gap(state).source, "long_forks");
+  EXPECT_NEAR(loss_gap(state).error_percent, 0, 1e-12);
 }
 
 TEST(NetSpeedupTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
@@ -246,13 +251,13 @@ TEST(NetSpeedupTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
       boost::json::parse(net_speedup_to_json(net_speedup_report(run.state, run.policy)));
   std::vector<std::string> keys;
   for (const auto& member : json.as_object()) keys.emplace_back(member.key());
-  EXPECT_THAT(
-      keys, UnorderedElementsAre(
-                "net_speedup", "promise", "sentence", "speedup", "speedup_source", "measured",
-                "useful_steps", "bf16_seconds", "paid_seconds", "steps", "steps_lost", "rollbacks",
-                "replays", "verification_seconds", "spare_verification_seconds",
-                "spare_idle_seconds", "verification_share", "holds", "hold_seconds", "switches",
-                "switch_seconds", "loss_gap_percent", "items", "hazard", "cadence", "points"));
+  EXPECT_THAT(keys, UnorderedElementsAre(
+                        "net_speedup", "promise", "sentence", "speedup", "speedup_source",
+                        "measured", "useful_steps", "bf16_seconds", "paid_seconds", "steps",
+                        "steps_lost", "rollbacks", "replays", "verification_seconds",
+                        "spare_verification_seconds", "spare_idle_seconds", "verification_share",
+                        "holds", "hold_seconds", "switches", "switch_seconds", "loss_gap",
+                        "loss_gap_percent", "items", "hazard", "cadence", "points"));
   EXPECT_EQ(json.at("steps").at("fp8").at("kept").as_int64(), 200);
   EXPECT_EQ(json.at("hazard").at("fp8_steps").as_int64(), 200);
   EXPECT_EQ(json.at("cadence").at("every").as_int64(), 20);
