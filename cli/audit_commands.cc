@@ -150,7 +150,7 @@ void list(const AuditOptions& options) {
 void add_audit_commands(CLI::App& app, Context& context) {
   auto options = std::make_shared<AuditOptions>();
   CLI::App* audit = app.add_subcommand(
-      "audit", "What was refused and what people changed, as a chain that shows tampering");
+      "audit", "Refused requests and people's changes, as a chain that shows tampering");
   audit->require_subcommand(1);
 
   CLI::App* check = audit->add_subcommand(

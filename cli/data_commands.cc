@@ -86,7 +86,7 @@ void add_data_commands(CLI::App& app, Context&) {
   make->callback([options] { prepare(*options); });
 
   CLI::App* info = data->add_subcommand(
-      "info", "What is in a dataset directory; every shard is compared with its hash");
+      "info", "Contents of a dataset directory; every shard is compared with its hash");
   info->add_option("DIR", options->directory, "Dataset directory")->required();
   info->add_flag("--json", options->json, "Print JSON");
   info->footer("Example:\n  gnomon data info data/docs");

@@ -11,7 +11,7 @@ const std::vector<Sibling>& siblings() {
   static const std::vector<Sibling> all = {
       {"gnomon-admin",
        {{"ledger", "A ledger's file: backup, restore, check, repair"},
-        {"audit", "What was refused and what people changed, as a chain that shows tampering"},
+        {"audit", "Refused requests and people's changes, as a chain that shows tampering"},
         {"token", "Tokens: who may speak to gnomond, and as what"},
         {"notify", "Notifications of gnomond"}}},
       {"gnomon-lab",

@@ -56,8 +56,8 @@ void run_ready(const ReadyOptions& options, Context& context) {
 
 void add_ready_command(CLI::App& app, Context& context) {
   auto options = std::make_shared<ReadyOptions>();
-  CLI::App* command = app.add_subcommand(
-      "ready", "Whether gnomond can do its work now, check by check; for probes");
+  CLI::App* command =
+      app.add_subcommand("ready", "Checks that gnomond can work now, one line each; for probes");
   add_url_option(*command, options->server);
   command->add_flag("--live", options->live, "Only whether it answers at all");
   command->add_flag("--json", options->server.json, "Print JSON");

@@ -374,14 +374,14 @@ void add_server_commands(CLI::App& app, Context&) {
               print_status);
   add_listing(app, of_file, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
               "gnomon windows demo/1", From::kRunOrFile, print_windows);
-  add_listing(app, of_file, "decisions", "What was decided about a run, and why",
+  add_listing(app, of_file, "decisions", "Decisions about a run, with reasons",
               "gnomon decisions demo --ledger ledger.sqlite --json", From::kRunOrFile,
               print_decisions);
-  add_listing(app, of_file, "directives", "What the trainer was told to do, and how far it got",
+  add_listing(app, of_file, "directives", "Orders to the trainer, and how far they got",
               "gnomon directives run-1 --url http://127.0.0.1:7717", From::kRunOrFile,
               print_directives);
   add_listing(app, of_file, "notices",
-              "What the trainer wants people to know: failed checkpoints,"
+              "The trainer's notices to people: failed checkpoints,"
               " dropped reports, plans changed without the controller, memory errors of its GPU",
               "gnomon notices demo", From::kRunOrFile, print_notices);
 }

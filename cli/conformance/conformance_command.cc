@@ -34,7 +34,7 @@ template <class Scenario>
 void add_common(CLI::App& command, Options<Scenario>& options) {
   command
       .add_option("URL", options.scenario.access.url,
-                  "Of a gnomond, best one that was started for it")
+                  "Address of a gnomond, best of one started for this")
       ->required();
   add_access_options(command, options.scenario.access);
   command
@@ -99,8 +99,8 @@ void add_verifier(CLI::App& conformance, Context& context) {
 }  // namespace
 
 void add_conformance_commands(CLI::App& app, Context& context) {
-  CLI::App* command = app.add_subcommand(
-      "conformance", "Whether another trainer or verifier does what the protocol wants");
+  CLI::App* command =
+      app.add_subcommand("conformance", "Tests another trainer or verifier against the protocol");
   command->require_subcommand(1);
   add_trainer(*command, context);
   add_verifier(*command, context);

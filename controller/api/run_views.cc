@@ -273,7 +273,7 @@ std::vector<Route> run_view_routes(RunCache& runs) {
        true,
        {from_step_parameter(), to_step_parameter(),
         integer_parameter("every", "Only steps that this number divides.", 1, INT64_MAX, 1),
-        integer_parameter("attempt", "Of this attempt alone; 0 is all of them.", 0, INT64_MAX, 0),
+        integer_parameter("attempt", "Only this attempt; 0: all of them.", 0, INT64_MAX, 0),
         after_place_parameter(), limit_parameter(kStepRowsMax, kStepRowsMax)},
        "StepRow"},
       view("/v1/runs/{run}/layers", list_layers,

@@ -135,7 +135,7 @@ std::vector<Route> statistics_routes(Services& s) {
         from_step_parameter(), to_step_parameter(),
         integer_parameter("limit", "At most so many steps.", 1, kStepsAtOnce, 100),
         choice_parameter("worst",
-                         "Of each step only the worst roundings in use by this number, the worst "
+                         "Only the worst roundings in use of each step by this number, the worst "
                          "first.",
                          {"underflow", "saturation", "sqnr_db"}),
         integer_parameter("rows", "With `worst`, so many rows of each step.", 1, 1'000, 16)}},

@@ -75,8 +75,11 @@ void add_accumulation(CLI::App& app, int& status) {
   command->add_option("--k-max", options->k_max, "The longest sums, in terms")
       ->check(CLI::Range(int64_t{32}, int64_t{8192}))
       ->capture_default_str();
-  command->add_option("--seed", options->comparison.seed, "Of the data")->capture_default_str();
-  command->add_option("--algorithms", options->algorithms, "Of the library, for each product")
+  command->add_option("--seed", options->comparison.seed, "Seed of the data")
+      ->capture_default_str();
+  command
+      ->add_option("--algorithms", options->algorithms,
+                   "Algorithms of the library, for each product")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   command
@@ -84,7 +87,7 @@ void add_accumulation(CLI::App& app, int& status) {
                    "Rows and columns of each product that are compared, at most")
       ->check(CLI::Range(int64_t{2}, int64_t{4096}))
       ->capture_default_str();
-  command->add_option("--threads", options->comparison.threads, "Of the emulation")
+  command->add_option("--threads", options->comparison.threads, "Threads of the emulation")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command->add_option(

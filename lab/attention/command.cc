@@ -62,11 +62,11 @@ void add_attention_check(CLI::App& app, int& status) {
   command->add_option("--tokens-max", options->tokens_max, "Longer sequences are left out")
       ->check(CLI::Range(int64_t{64}, int64_t{8192}))
       ->capture_default_str();
-  command->add_option("--seed", options->check.seed, "Of the data")->capture_default_str();
-  command->add_option("--repeats", options->check.repeats, "Of what is timed")
+  command->add_option("--seed", options->check.seed, "Seed of the data")->capture_default_str();
+  command->add_option("--repeats", options->check.repeats, "Repeats of what is timed")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--threads", options->check.threads, "Of the FP64 reference")
+  command->add_option("--threads", options->check.threads, "Threads of the FP64 reference")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   command

@@ -77,12 +77,13 @@ void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& d
   step.add_option("--keep-bf16", options.keep_bf16,
                   "Globs of sites that the FP8 steps leave in BF16, like lm_head");
   add_bench_device_options(step, device, options.threads);
-  step.add_option("--rounds", options.rounds, "Of steps of each kind; medians are reported")
+  step.add_option("--rounds", options.rounds, "Rounds of steps of each kind; medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  step.add_option("--steps", options.steps,
-                  "Of each kind in a round; with more than one, another goes before them, which "
-                  "tells what a change of the plan costs")
+  step.add_option(
+          "--steps", options.steps,
+          "Steps of each kind in a round; with more than one, another goes before them, which "
+          "tells what a change of the plan costs")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   step.add_option("--peak-bf16", options.peak_bf16,

@@ -90,8 +90,9 @@ void add_bench_controller_command(CLI::App& bench) {
       ->check(CLI::ExistingDirectory)
       ->capture_default_str();
   command
-      ->add_option("--seconds", options->seconds,
-                   "Of each load; beside etcd and pushgateway in slices of a second, in turn")
+      ->add_option(
+          "--seconds", options->seconds,
+          "Seconds of each load; beside etcd and pushgateway in slices of a second, in turn")
       ->check(CLI::Range(1.0, 3600.0))
       ->capture_default_str();
   command->add_option("--rounds", options->rounds, "Medians are reported")

@@ -192,7 +192,7 @@ void add_bench_detect_command(CLI::App& bench) {
   detect->add_option("--jobs", options->jobs, "Runs side by side, each on one thread")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  detect->add_option("--seeds", options->catalogue.seeds, "Of each healthy or faulty run")
+  detect->add_option("--seeds", options->catalogue.seeds, "Seeds of each healthy or faulty run")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   detect->add_option("--seed", options->catalogue.first_seed, "The first of them")

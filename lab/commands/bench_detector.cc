@@ -231,7 +231,7 @@ void add_bench_detector_command(CLI::App& bench) {
   detector->add_option("--runs", options->runs, "Faulty runs for each delay")
       ->check(CLI::Range(10, 1000000))
       ->capture_default_str();
-  detector->add_option("--seed", options->seed, "Of the noise")->capture_default_str();
+  detector->add_option("--seed", options->seed, "Seed of the noise")->capture_default_str();
   detector->add_option("--threads", options->threads, "Threads of the simulation")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -107,7 +107,7 @@ void add_gemm(CLI::App& bench) {
   command->add_option("--size", options->bench.sizes, "MxNxK: tokens, outputs, inputs");
   command
       ->add_option("--tokens", options->tokens,
-                   "Of the models' products (default: 8192; on the CPU 128)")
+                   "Tokens in the models' products (default: 8192; on the CPU 128)")
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
   command->add_option("--recipe", options->bench.recipes, "One or more recipes")
       ->capture_default_str();
@@ -177,13 +177,14 @@ void add_kernels(CLI::App& bench) {
         ->capture_default_str();
   };
   length("--tokens", it.tokens, "Rows of activations, a multiple of 128");
-  length("--width", it.width, "Of the residual stream, a multiple of 128");
+  length("--width", it.width, "Width of the residual stream, a multiple of 128");
   length("--ffn", it.ffn, "Width of SwiGLU, a multiple of 128");
   length("--vocabulary", it.vocabulary, "Width of the logits, a multiple of 16");
   length("--logit-rows", it.logit_rows, "Rows of the logits");
   command
-      ->add_option("--parameters", options->parameters,
-                   "Of AdamW, a multiple of 128 (default: 134217728; on the CPU 16777216)")
+      ->add_option(
+          "--parameters", options->parameters,
+          "Parameters for AdamW, a multiple of 128 (default: 134217728; on the CPU 16777216)")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 34));
   add_rounds(*command, it.rounds);
   command->add_flag("--json", options->json, "Print JSON");
@@ -237,11 +238,12 @@ void add_block(CLI::App& bench) {
       "block", "One transformer block, FP8 over BF16: GPT-3's widths, sequences and batches");
   BenchBlockOptions& it = options->bench;
   add_bench_device_options(*command, options->device, it.threads);
-  command->add_option("--recipe", it.recipe, "Of the FP8 passes")->capture_default_str();
+  command->add_option("--recipe", it.recipe, "Recipe of the FP8 passes")->capture_default_str();
   add_accumulate_option(*command, it.accumulate);
-  command->add_option("--sizes", it.sizes,
-                      "Of 125M, 350M, 760M, 1.3B, 2.7B, 6.7B, 13B, 175B (default: all; on the CPU "
-                      "125M and 350M)");
+  command->add_option(
+      "--sizes", it.sizes,
+      "Some of 125M, 350M, 760M, 1.3B, 2.7B, 6.7B, 13B, 175B (default: all; on the CPU "
+      "125M and 350M)");
   command->add_option("--sequences", it.sequences,
                       "Tokens of a sequence, multiples of 16 (default: 1024 2048 4096 8192; on the "
                       "CPU 256 512)");

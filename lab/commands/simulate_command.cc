@@ -119,7 +119,7 @@ void add_run_options(CLI::App& command, SimulateOptions& options) {
       ->capture_default_str();
   command.add_option("--steps", options.steps, "Steps of a run, as 20000, 500k or 1M")
       ->capture_default_str();
-  command.add_option("--seed", options.study.seed, "Of the first run; the next ones follow")
+  command.add_option("--seed", options.study.seed, "Seed of the first run; the next ones follow")
       ->capture_default_str();
   command
       .add_option("--threads", options.study.threads, "Threads; the result does not depend on it")
@@ -175,7 +175,7 @@ void add_measurement_options(CLI::App& command, SimulateOptions& options) {
       ->capture_default_str();
   command
       .add_option("--autocorrelation", model.autocorrelation,
-                  "Of the noise, from one measured window to the next, -0.99 to 0.99")
+                  "Correlation of the noise of neighbouring measured windows, -0.99 to 0.99")
       ->capture_default_str();
   command.add_option("--mean-gap-percent", model.mean_gap_percent, "Mean D of a healthy window")
       ->capture_default_str();

@@ -119,7 +119,7 @@ std::string cost_in_words(const RunWay& way) {
   const decide::StepCost& cost = way.cost;
   const double total = cost.total();
   return fmt::format(
-      "Of the time paid: {:.1f}% training, {:.1f}% verification, {:.1f}% spare GPUs, {:.1f}% steps "
+      "The time paid: {:.1f}% training, {:.1f}% verification, {:.1f}% spare GPUs, {:.1f}% steps "
       "that are rolled back, {:.1f}% BF16's longer steps, {:.1f}% restarts.\n",
       100 / total, 100 * cost.verification / total, 100 * cost.spare / total,
       100 * cost.lost / total, 100 * cost.bf16 / total, 100 * cost.restart / total);
