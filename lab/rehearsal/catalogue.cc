@@ -47,10 +47,11 @@ const Configuration& turn(const Study& study, const std::string& fault, size_t n
   return study.configurations[number % study.configurations.size()];
 }
 
-void add_references(std::vector<CatalogueRun>& runs, const std::string& configuration,
-                    int64_t seed) {
+void add_references(const Study& study, std::vector<CatalogueRun>& runs,
+                    const std::string& configuration, int64_t seed) {
+  const int64_t twins = seed <= study.twins_to_seed ? 2 : 0;
   for (const char* role : {"bf16", "fp8"}) {
-    for (int64_t perturb : {0, 1, 2}) {
+    for (int64_t perturb = 0; perturb <= twins; ++perturb) {
       const bool there = std::ranges::any_of(runs, [&](const CatalogueRun& run) {
         return run.role == role && run.configuration == configuration && run.seed == seed &&
                run.perturb == perturb;
@@ -78,8 +79,12 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
     return options.only.empty() || fault.substr(0, fault.find(':')) == options.only;
   };
   const auto add = [&](const std::string& name, const std::string& fault, int64_t seed) {
-    add_references(references, name, seed);
-    for (const std::string& role : roles) runs.push_back({role, name, fault, seed});
+    add_references(study, references, name, seed);
+    for (const std::string& role : roles) {
+      // What a lie costs is not asked: weights are as healthy ones.
+      if (role == "half" && fault.starts_with("liar")) continue;
+      runs.push_back({role, name, fault, seed});
+    }
   };
   for (int64_t i = 0; i < options.seeds; ++i) {
     const int64_t seed = options.first_seed + i;

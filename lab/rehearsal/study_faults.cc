@@ -27,8 +27,8 @@ constexpr Configuration kBudgetConfigurations[] = {
 };
 
 constexpr Study kStudies[] = {
-    {"dense", 1000, 20, 401, 60, true, kDenseConfigurations},
-    {"budget", 20000, 50, 4001, 200, false, kBudgetConfigurations},
+    {"dense", 1000, 20, 401, 60, true, 1000, kDenseConfigurations},
+    {"budget", 20000, 50, 4001, 200, false, 2, kBudgetConfigurations},
 };
 
 // Builds the list of a study for a model whose last down projection is `down`.
