@@ -184,7 +184,7 @@ void print_first(const BacktestFirst& first) {
 void print_in_words(const BacktestResult& result, const std::string& run,
                     const std::string& policy) {
   print_line(
-      "{} under {}: {} events heard again; {} decisions recorded, {} made now, {} event(s) "
+      "{} under {}: {} events replayed; {} decisions recorded, {} made now, {} event(s) "
       "differ\n",
       run, policy, result.events, result.recorded, result.replayed, result.differences.size());
   if (result.not_as_recorded_seq) {
