@@ -39,8 +39,8 @@ struct CastCounts {
   int64_t values = 0;     // 0: nothing was cast, or the backend does not count
   int64_t saturated = 0;  // cut to the format's largest, beyond what rounds to it; ±Inf among them
   int64_t flushed = 0;    // nonzero and became zero
-  float peak =
-      0;  // the largest peak_over_largest() of their tiles; 0: no amax was finite and known
+  // The largest peak_over_largest() of their tiles; 0: no amax was finite and known.
+  float peak = 0;
   void add(const CastCounts& other);
   bool operator==(const CastCounts&) const = default;
 };

@@ -173,8 +173,7 @@ std::optional<int64_t> BudgetFindings::promised(const RecordedRun& run) const {
   const std::optional<double> lost = cost(run);
   const auto noise = noise_.find(run.label.configuration);
   if (!lost || noise == noise_.end()) return std::nullopt;
-  // A window half as noisy as one of 25 steps has half of its variance: 50 steps.
-  const double scale = noise->second / std::sqrt(2.0);
+  const double scale = noise->second;
   const double over = (*lost - policy_.detector.tolerance_percent) / scale;
   if (!(over > 0.5)) return std::nullopt;
   const decide::WindowLengths lengths = decide::asked_lengths(policy_, 50);

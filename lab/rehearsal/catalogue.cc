@@ -91,7 +91,7 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
     if (wanted("none")) {
       for (const Configuration& each : study.configurations) add(each.name, "none", seed);
     }
-    const std::vector<Wrong> all = wrongs(study, 1);
+    const std::vector<StudyCase> all = study_cases(study, 1);
     for (size_t f = 0; f < all.size(); ++f) {
       if (!wanted(all[f].name)) continue;
       add(turn(study, all[f].name, f + static_cast<size_t>(i)).name, all[f].name, seed);
@@ -107,7 +107,7 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
 RunSetup setup_of(const Study& study, const CatalogueRun& run, const std::filesystem::path& data,
                   const std::filesystem::path& scratch) {
   const Configuration& of = configuration(study, run.configuration);
-  const Wrong wrong = wrong_of(study, run.fault, of.layers);
+  const StudyCase wrong = study_case(study, run.fault, of.layers);
   RunSetup setup;
   setup.configuration = run.configuration;
   setup.fault = run.fault;

@@ -45,7 +45,7 @@ RunLabel label_of(const Trace& trace) {
   label.burn_in_steps = policy.detector.burn_in_steps;
   label.windows_every = policy.window.every;
   // Traces of before 27 November 2026 have no lie.
-  if (const json::value* lie = setup.if_contains("lie"); lie && lie->to_number<int64_t>() != 0) {
+  if (setup.contains("lie") && text(setup, "lie") != lie_name(Lie::kNone)) {
     label.lies = true;
     label.fault_from = setup.at("lies_from").to_number<int64_t>();
   }

@@ -138,7 +138,7 @@ std::string Rehearsal::setup_json() const {
                                       {"steps", setup_.steps},
                                       {"checkpoint_every", setup_.checkpoint_every},
                                       {"perturb", setup_.perturb},
-                                      {"lie", static_cast<int64_t>(setup_.lie)},
+                                      {"lie", lie_name(setup_.lie)},
                                       {"lies_from", setup_.lies_from},
                                       {"engine", engine},
                                       {"plan", setup_.plan.to_toml()},
@@ -281,7 +281,7 @@ Lie Rehearsal::lie_of(const std::string& who, const Order& ordered) const {
   return about_bf16 || setup_.lie == Lie::kBits ? setup_.lie : Lie::kNone;
 }
 
-void tell(Lie lie, ReplayResult& result) {
+void falsify(Lie lie, ReplayResult& result) {
   for (ReplayStep& step : result.steps) {
     if (lie == Lie::kLow) step.loss *= kTooLow;
     if (lie != Lie::kNone) step.weights_hash = hex64(hash64(&step.loss, sizeof(step.loss)));
@@ -304,7 +304,7 @@ decide::ReplayFinished Rehearsal::replay(const Order& ordered) {
   const Lie lie = lie_of(who, ordered);
   if (lie == Lie::kSame) request.arm = "same";
   ReplayResult result = replayer_.run(request);
-  tell(lie, result);
+  falsify(lie, result);
 
   std::vector<StepRow> run_steps;
   for (int64_t step = window.start_step + 1; step <= window.start_step + window.steps; ++step) {

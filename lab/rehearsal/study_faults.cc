@@ -32,9 +32,10 @@ constexpr Study kStudies[] = {
 };
 
 // Builds the list of a study for a model whose last down projection is `down`.
-class List {
+class CaseList {
  public:
-  List(const Study& study, std::string down) : from_(study.fault_from), down_(std::move(down)) {}
+  CaseList(const Study& study, std::string down)
+      : from_(study.fault_from), down_(std::move(down)) {}
 
   Fault at(FaultKind kind, const std::string& site) const {
     return {.kind = kind, .site = site, .start_step = from_};
@@ -55,7 +56,7 @@ class List {
   void once();
   void lies();
 
-  std::vector<Wrong> all;
+  std::vector<StudyCase> all;
 
  private:
   Fault shift(int log2, const std::string& site) const {
@@ -137,7 +138,7 @@ class List {
 
 // ---- the dense study: each kind at strengths that do and do not harm
 
-void List::numeric() {
+void CaseList::numeric() {
   add("history", at(FaultKind::kFrozenAmax, down_));
   for (int log2 : {3, 6, 8}) add(fmt::format("+{}", log2), shift(log2, down_));
   for (int log2 : {13, 17, 20}) add(fmt::format("{}", log2), outlier(log2));
@@ -154,7 +155,7 @@ void List::numeric() {
   }
 }
 
-void List::kernel() {
+void CaseList::kernel() {
   for (int bits : {13, 6, 4}) add(fmt::format("{}bits", bits), accumulation(bits));
   for (int64_t terms : {4, 16, 96}) add(fmt::format("{}terms", terms), dropped(terms));
   for (int64_t steps : {5, 20, 0}) {
@@ -162,7 +163,7 @@ void List::kernel() {
   }
 }
 
-void List::other() {
+void CaseList::other() {
   for (int bit : {23, 30}) add(fmt::format("bit{}", bit), flipped(bit));
   for (int bit : {15, 14}) add(fmt::format("bit{}", bit), stuck(bit));
   for (int64_t steps : {1, 10}) {
@@ -172,7 +173,7 @@ void List::other() {
   add("1", skipped_batches(1, 1));
 }
 
-void List::later() {
+void CaseList::later() {
   add("lm_head", at(FaultKind::kFrozenAmax, "lm_head"));
   add("down_proj", at(FaultKind::kE5m2Everywhere, "model.layers.*.mlp.down_proj"));
   add("3in10", skipped_batches(10, 3));
@@ -180,7 +181,7 @@ void List::later() {
 
 // ---- the study at the default budget
 
-void List::lasting() {
+void CaseList::lasting() {
   for (int log2 : {6, 8}) add(fmt::format("+{}", log2), shift(log2, down_));
   add("17", outlier(17));
   add("-13", underflow(-13));
@@ -193,7 +194,7 @@ void List::lasting() {
   add("bit15", stuck(15));
 }
 
-void List::in_pieces() {
+void CaseList::in_pieces() {
   const auto pieces = [&](int64_t duration, int64_t period) {
     Fault fault = shift(8, down_);
     fault.period = period;
@@ -215,7 +216,7 @@ void List::in_pieces() {
   add("with_flip:+6", {shift(6, down_), flipped(23)});
 }
 
-void List::once() {
+void CaseList::once() {
   add("bit23", flipped(23));
   add("gradient_bit30", flipped(30, "gradient"));
   add("10steps", lasting_for(FaultKind::kCorruptBatch, 10));
@@ -224,13 +225,18 @@ void List::once() {
   add("200steps", lasting_for(FaultKind::kRepeatedBatch, 200));
 }
 
-void List::lies() {
-  all.push_back({"liar:low", {}, Lie::kLow});
-  all.push_back({"liar:same", {}, Lie::kSame});
-  all.push_back({"liar:bits", {}, Lie::kBits});
+void CaseList::lies() {
+  for (Lie lie : {Lie::kLow, Lie::kSame, Lie::kBits}) {
+    all.push_back({fmt::format("liar:{}", lie_name(lie)), {}, lie});
+  }
 }
 
 }  // namespace
+
+const char* lie_name(Lie lie) {
+  constexpr const char* kNames[] = {"none", "low", "same", "bits"};
+  return kNames[static_cast<size_t>(lie)];
+}
 
 const Study& study_from_name(const std::string& name) {
   for (const Study& each : kStudies) {
@@ -249,8 +255,8 @@ const Configuration& configuration(const Study& study, const std::string& name) 
                     fmt::format("{}", fmt::join(names, ", ")));
 }
 
-std::vector<Wrong> wrongs(const Study& study, int layers) {
-  List list(study, fmt::format("model.layers.{}.mlp.down_proj", layers - 1));
+std::vector<StudyCase> study_cases(const Study& study, int layers) {
+  CaseList list(study, fmt::format("model.layers.{}.mlp.down_proj", layers - 1));
   if (study.every_step_in_a_window) {
     list.numeric();
     list.kernel();
@@ -265,10 +271,10 @@ std::vector<Wrong> wrongs(const Study& study, int layers) {
   return std::move(list.all);
 }
 
-Wrong wrong_of(const Study& study, const std::string& name, int layers) {
+StudyCase study_case(const Study& study, const std::string& name, int layers) {
   if (name == "none") return {name, {}};
   std::vector<std::string> names;
-  for (Wrong& each : wrongs(study, layers)) {
+  for (StudyCase& each : study_cases(study, layers)) {
     if (each.name == name) return std::move(each);
     names.push_back(each.name);
   }

@@ -20,8 +20,9 @@ namespace gnomon::rehearsal {
 //   same   the run's own plan in place of BF16: no gap, ever
 //   bits   a bit of the weights differs; losses and everything else are right
 enum class Lie { kNone, kLow, kSame, kBits };
+const char* lie_name(Lie lie);  // "none", "low", "same", "bits"
 
-struct Wrong {
+struct StudyCase {
   std::string name;  // kind and strength: "scale_shift:+6"; "none" has nothing wrong
   std::vector<Fault> faults;
   Lie lie = Lie::kNone;
@@ -51,8 +52,8 @@ const Study& study_from_name(const std::string& name);
 const Configuration& configuration(const Study& study, const std::string& name);
 // All that goes wrong in a model of so many layers. The place in the list says in which
 // configurations it runs.
-std::vector<Wrong> wrongs(const Study& study, int layers);
+std::vector<StudyCase> study_cases(const Study& study, int layers);
 // "none" or one of those above; throws ConfigError naming them.
-Wrong wrong_of(const Study& study, const std::string& name, int layers);
+StudyCase study_case(const Study& study, const std::string& name, int layers);
 
 }  // namespace gnomon::rehearsal

@@ -225,7 +225,7 @@ TEST(NetSpeedupTest, ItPromisesHowSoonAFaultIsCaughtByTheCadenceAndNoiseOfTheRun
   run.train_until(400);
   run.drain();
   const NetSpeedupReport made = net_speedup_report(run.state, run.policy);
-  // Of noise that the run has shown, not of the policy's prior.
+  // The run's own noise counts, not the policy's prior.
   const auto& detector = run.policy.detector;
   const double scale = (made.promise.gap_percent - detector.tolerance_percent) / 2;
   EXPECT_GT(scale, 0);

@@ -16,7 +16,7 @@ constexpr double kRounding = 1e-6;
 
 class StepCasts : public testing::Test {
  protected:
-  // Of the third step, in which `delayed` has histories.
+  // Returns the summary of the third step, in which `delayed` has histories.
   std::optional<CastSummary> casts(const PrecisionPlan& plan, bool twice = false) {
     Engine engine(config);
     engine.set_plan(plan);

@@ -155,7 +155,7 @@ struct StepResult {
   uint64_t weights_hash = 0;
   uint64_t batch_hash = 0;  // of the sequences it took, whatever their order
   bool finite = true;       // loss and grad_norm
-  // Of all ranks. Absent where nothing was cast, or the backend does not count.
+  // The casts of all ranks. Absent where nothing was cast, or the backend does not count.
   std::optional<CastSummary> casts = {};
   // Says where two computations of the step differ: ranks, hosts and tensors, and what a third one
   // gave. Empty: they agree, or it was computed once.

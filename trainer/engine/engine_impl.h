@@ -87,7 +87,7 @@ struct Engine::Impl {
   void compute_gradients_twice(int64_t at, const std::vector<SitePrecision>& precisions,
                                StatisticsCollector* collector, StepResult& result);
   GradientDigest digest_gradients();
-  // Of the last compute_gradients(); all ranks call it.
+  // Sums up the casts of the last compute_gradients(). All ranks call it.
   std::optional<CastSummary> summarize_casts();
   // The texts of the ranks that have one, each with its rank, host and device.
   std::vector<std::string> texts_of_ranks(const std::string& own);
