@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/gap_settings.h"
+#include "lab/rehearsal/budget_findings.h"
 #include "lab/rehearsal/catalogue.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings.h"
@@ -156,6 +157,30 @@ TEST_F(RehearsalTest, ALyingVerifierIsNamedAndNothingElseHappens) {
     EXPECT_THAT(actions[0], ::testing::HasSubstr("verifier-2"));
     EXPECT_EQ(trace.result.outcome, "completed");
   }
+}
+
+TEST_F(RehearsalTest, BudgetFindingsCountHealthyRunsAndLiars) {
+  RunSetup setup = tiny();
+  setup.policy.mode = decide::Mode::kEnforce;
+  setup.policy.window.every = 0;
+  setup.policy.verification.budget_percent = 60;
+  setup.steps = setup.engine.optimizer.total_steps = 400;
+  std::vector<Trace> traces = {rehearsal::rehearse(setup)};
+  setup.fault = "liar:low";
+  setup.lie = rehearsal::Lie::kLow;
+  setup.lies_from = 61;
+  traces.push_back(rehearsal::rehearse(setup));
+  const auto found = rehearsal::budget_findings(traces, setup.policy);
+  EXPECT_EQ(found.at("healthy").at("runs"), 1);
+  EXPECT_EQ(found.at("healthy").at("actions"), 0);
+  const auto measured = std::ranges::count_if(
+      traces[0].windows, [](const auto& window) { return window.d_percent.has_value(); });
+  EXPECT_EQ(found.at("healthy").at("windows"), measured);
+  EXPECT_GE(measured, 5);
+  const auto& liar = found.at("liars").at("liar:low");
+  EXPECT_EQ(liar.at("runs"), 1);
+  EXPECT_EQ(liar.at("named"), 1);
+  EXPECT_EQ(found.at("liars").at("honest_named"), 0);
 }
 
 TEST_F(RehearsalTest, AStuckBitOfTheDeviceHoldsTheRun) {
