@@ -28,7 +28,7 @@ constexpr int64_t kIncidentLeadSteps =
     4;  // an incident's replay starts at least so long before, if it can
 // Replays of an incident are no longer than this, or than two checkpoints are apart: where windows
 // are sparse, the oldest checkpoint that is kept may lie thousands of steps back.
-constexpr int64_t kSpikeReplaySteps = 400;  // from a spike
+constexpr int64_t kSpikeReplaySteps = 100;  // from a spike: three pairs of them are asked for
 constexpr int64_t kLongForkSteps = 1000;    // of a long fork
 constexpr int64_t kStepsAhead = 40;         // windows that a small gap's growth is carried on
 

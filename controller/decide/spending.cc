@@ -13,8 +13,10 @@ constexpr double kOverheadMax = 20;  // a slow disk is not the budget's fault
 constexpr double kOverheadWeight = 0.2;
 // What the first steps will earn may be spent at once, while windows are close together,
 constexpr int64_t kAheadSteps = 10'000;
-constexpr int64_t kAheadShare = 4;     // of a run that has few steps, this part of them,
-constexpr double kAheadWindows = 6;    // and at least so many windows.
+constexpr int64_t kAheadShare = 4;   // of a run that has few steps, this part of them,
+constexpr double kAheadWindows = 6;  // and at least so many windows.
+// Half of what later steps earn pays it back, or more where the run ends before.
+constexpr double kPaidBackOver = 2;
 constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
 
 constexpr int64_t kLongForkWindows = 10;  // lengths of a window
@@ -31,6 +33,30 @@ double window_cost(const Policy& policy, int64_t steps, double speedup, double o
                         1.0 / (speedup * static_cast<double>(kAuditEvery)) +
                         (policy.instrument.every > 0 ? 1.0 / policy.instrument.every : 0);
   return shadow_cost(policy, steps, speedup, overhead) * (1 + checks);
+}
+
+// Steps that may be spent before they are trained, and are paid back evenly.
+struct Advance {
+  double all = 0;
+  double paid_back_over = 0;  // steps
+  double steps_left = 0;      // of these
+  double left() const { return all * steps_left / paid_back_over; }
+  // What a step earns meanwhile, of what it earns later.
+  double earning() const { return 1 - all / paid_back_over; }
+};
+
+Advance advance_of(const State& state, double share, double cost) {
+  const Spending& spending = state.money.spending;
+  const int64_t total = state.run.total_steps;
+  const int64_t few = total > 0 ? std::min(kAheadSteps, total / kAheadShare) : kAheadSteps;
+  Advance advance;
+  advance.all = std::max(static_cast<double>(few), kAheadWindows * cost / share);
+  const double over = kPaidBackOver * advance.all;
+  const double most = total > 0 ? static_cast<double>(total - spending.dense_from) : over;
+  advance.paid_back_over = std::max(advance.all, std::min(over, most));
+  const auto since = static_cast<double>(spending.trained - spending.dense_from);
+  advance.steps_left = std::max(0.0, advance.paid_back_over - since);
+  return advance;
 }
 
 // How much longer the replay took than its steps.
@@ -105,14 +131,17 @@ void forget_windows_after(State& state, int64_t base, int64_t steps) {
 int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting) {
   const Spending& spending = state.money.spending;
   const double cost = window_cost(policy, steps, speedup_of(state, policy), spending.overhead);
-  const int64_t total = state.run.total_steps;
-  const int64_t few = total > 0 ? std::min(kAheadSteps, total / kAheadShare) : kAheadSteps;
-  const double ahead = std::max(static_cast<double>(few), kAheadWindows * cost / share(policy));
-  const auto since = static_cast<double>(spending.trained - spending.dense_from);
+  const Advance advance = advance_of(state, share(policy), cost);
   const double earned =
-      share(policy) * (static_cast<double>(spending.trained) + std::max(0.0, ahead - since));
+      share(policy) * (static_cast<double>(spending.trained) + advance.left());
   const double missing = spending.spent + cost * static_cast<double>(waiting + 1) - earned;
-  return missing <= 0 ? 0 : static_cast<int64_t>(std::ceil(missing / share(policy)));
+  if (missing <= 0) return 0;
+  const double slow = share(policy) * advance.earning();
+  const double while_paying_back = slow * advance.steps_left;
+  const double wait = missing <= while_paying_back
+                          ? missing / slow
+                          : advance.steps_left + (missing - while_paying_back) / share(policy);
+  return static_cast<int64_t>(std::ceil(wait));
 }
 
 }  // namespace gnomon::decide

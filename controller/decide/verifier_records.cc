@@ -176,6 +176,7 @@ void forget_record(State& s, const std::string& verifier) {
 void note_checked(State& s, const std::string& verifier) {
   VerifierRecord& record = record_of(s, verifier);
   record.since_check = 0;
+  record.windows = std::max<int64_t>(1, record.windows);  // a second source is checked, too
   record.to_check = std::max<int64_t>(0, record.to_check - 1);
 }
 
