@@ -52,7 +52,7 @@ void note_unusable(Core& core, int64_t id, const std::string& why) {
 
 void order_audit(Core& core, WindowState& window) {
   const State& s = core.s;
-  const bool wanted = core.policy.window.every == 0 && window.kind == "shadow" && !s.ended &&
+  const bool wanted = window.kind == "shadow" && !s.ended &&
                       s.run.capabilities.exact_replay &&
                       s.watch.audits_unusable < kAuditsUnusableMax;
   // The base of a rollback was saved under the plan before it.

@@ -10,6 +10,7 @@
 namespace gnomon::decide {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -135,11 +136,24 @@ TEST(AuditTest, WhereNobodyCouldSettleADifferenceNoneIsAsked) {
   EXPECT_EQ(audits(run), 0);
 }
 
-TEST(AuditTest, AnExactDistanceOfWindowsHasNoAudits) {
+TEST(AuditTest, AnExactDistanceOfWindowsHasAudits) {
   SimulatedRun run(long_run(), scenario_policy());
   run.start();
   run.train_until(2000);
-  EXPECT_EQ(audits(run), 0);
+  run.drain();
+  EXPECT_NEAR(audits(run), windows(run) / kAuditEvery, 4);
+}
+
+// A verifier whose FP8 replays alone are wrong is never asked for one in a quiet run, but by these.
+TEST(AuditTest, AVerifierThatIsWrongInFp8AloneIsNamedBeforeItIsNeeded) {
+  Truth truth = long_run();
+  truth.bad_verifier = "v2:2";
+  truth.damage = [](int64_t, const std::set<std::string>&) { return 0.0; };
+  SimulatedRun run(truth, scenario_policy());
+  run.start();
+  run.train_until(1000);
+  EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v2:2"));
+  EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
 }  // namespace
