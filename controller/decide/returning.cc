@@ -13,6 +13,7 @@
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/trust.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 
@@ -215,24 +216,31 @@ std::string not_counted(const Core& core, const PendingReplay& ordered, const Wi
   return "";
 }
 
-json::object probe_evidence(const WindowState& window, const Measurement& measured,
+json::object probe_evidence(const WindowState& window, const ProbeAnswer& answer, double limit,
                             const ProbeSeries& series) {
+  json::array all;
+  for (const ProbeAnswer& one : window.probe_answers)
+    all.push_back(
+        {{"verifier", one.source}, {"d_percent", number(*one.measured.d_percent)}});
+  const Measurement& measured = answer.measured;
   return {{"window", window.id},
           {"d_percent", number(*measured.d_percent)},
           {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
           {"run_loss", number(*measured.reference)},
           {"margin_percent", number(series.margin_percent)},
-          {"evidence", number(evidence(series))}};
+          {"evidence", number(evidence(series))},
+          {"limit_percent", number(limit)},
+          {"answers", std::move(all)}};
 }
 
 // Takes a probe's D into the series; whether it passes.
-bool weigh_probe(Core& core, const WindowState& window, const ReplayFinished& replay,
-                 double d_percent) {
+bool weigh_probe(Core& core, const WindowState& window, const ProbeAnswer& answer) {
   ProbeSeries& series = core.s.containment->probes;
+  const double d = *answer.measured.d_percent;
   series.margin_percent = return_margin(core, window);
-  if (!(d_percent <= probe_limit(core, window))) return false;
-  series.passed.push_back({window.start.step, window.end_step(), replay.verifier,
-                           log_equivalence(core, window, d_percent)});
+  if (!(d <= probe_limit(core, window))) return false;
+  series.passed.push_back({window.start.step, window.end_step(), answer.source,
+                           log_equivalence(core, window, d)});
   const int64_t most = std::max<int64_t>(kProbesMost, 2 * core.policy.returning.probe_passes);
   return log_evidence(series) > kHopeless && (std::ssize(series.passed) < most || enough(core));
 }
@@ -242,6 +250,104 @@ void note_source(ProbeSeries& series, const PendingReplay& ordered, const Replay
   if (ordered.avoid.empty() || replay.on_trainer) return;
   series.nobody_else = avoids(ordered.avoid, replay.verifier);
   if (!series.nobody_else) series.others_cannot = false;
+}
+
+OrderReplay probe_replay(const Core& core) {
+  OrderReplay wanted;
+  wanted.arm = "plan";
+  wanted.plan = base_plan(core.s).toml;
+  wanted.evaluate_endpoints = true;
+  wanted.priority = kPriorityProbe;
+  return wanted;
+}
+
+bool has_answered(const WindowState& window, const std::string& source) {
+  return std::ranges::find(window.probe_answers, source, &ProbeAnswer::source) !=
+         window.probe_answers.end();
+}
+
+// Orders the probe of a source that has not answered yet; false: nobody is left.
+bool ask_another(Core& core, WindowState& window) {
+  const State& s = core.s;
+  const bool others =
+      std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
+        return !has_answered(window, known);
+      });
+  const bool trainer = trainer_is_left(core) &&
+                       std::ranges::none_of(window.probe_answers, &ProbeAnswer::on_trainer);
+  if (s.ended || !(others || trainer)) return false;
+  OrderReplay wanted = probe_replay(core);
+  wanted.on_trainer = !others;
+  for (const ProbeAnswer& answer : window.probe_answers) {
+    if (answer.on_trainer) continue;
+    if (!wanted.avoid.empty()) wanted.avoid += '\n';
+    wanted.avoid += answer.source;
+  }
+  order(core, window, "probe", std::ssize(window.probe_answers), std::move(wanted));
+  return true;
+}
+
+std::string said_by(const WindowState& window) {
+  std::string all;
+  for (const ProbeAnswer& answer : window.probe_answers) {
+    all += fmt::format("{}{} by {}", all.empty() ? "" : ", ", percent(*answer.measured.d_percent),
+                       answer.source);
+  }
+  return all;
+}
+
+// Nobody's word alone keeps a run in BF16: what fails is asked of a second source, and a third one
+// says which of two is right.
+void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
+  State& s = core.s;
+  WindowState& window = *find_window(s, ordered.window);
+  const std::vector<ProbeAnswer>& answers = window.probe_answers;
+  const std::string name = window_name(window);
+  const double limit = probe_limit(core, window);
+  const auto fails = [&](const ProbeAnswer& one) { return !(*one.measured.d_percent <= limit); };
+  const auto failed = std::ranges::count_if(answers, fails);
+  const auto passed = std::ssize(answers) - failed;
+  const bool open = failed > 0 && std::abs(failed - passed) <= 1 && answers.size() < 3;
+  if (open && may_ask && ask_another(core, window)) {
+    return core.explain(fmt::format("{}: the probe ends above {} by {}; limit {}. Another source "
+                                    "is asked.",
+                                    name, contained_run(*s.containment), said_by(window),
+                                    percent(limit)));
+  }
+  if (failed == passed) {
+    core.record("probe",
+                fmt::format("{}: the probe is not counted: its sources contradict each other ({}; "
+                            "limit {}), and nobody else can be asked. Start a third verifier.",
+                            name, said_by(window), percent(limit)),
+                {{"window", window.id}, {"passed", false}})
+        .window = window.id;
+    set_back(core, ordered, name);
+    return finish_probe_window(core, window.id, "skipped");
+  }
+  const auto counts = [&](const ProbeAnswer& one) { return fails(one) == (failed > passed); };
+  const ProbeAnswer answer = *std::ranges::find_if(answers, counts);
+  const auto liar = std::ranges::find_if_not(answers, counts);
+  // One near the limit after the other: that is not as good.
+  const bool passes = weigh_probe(core, window, answer);
+  json::object evidence = probe_evidence(window, answer, limit, s.containment->probes);
+  evidence["passed"] = passes;
+  const std::string sentence = fmt::format(
+      "{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; limit {}: "
+      "{}.",
+      name, percent(*answer.measured.d_percent), contained_run(*s.containment), percent(limit),
+      passes ? "passed" : "failed");
+  core.record("probe", sentence, std::move(evidence)).window = window.id;
+  if (window.kind == "probe") window.measured = answer.measured;
+  if (liar != answers.end() && !liar->on_trainer) {
+    const std::string why = fmt::format("{}: {} stands alone in a probe ({}; limit {}).", name,
+                                        liar->source, said_by(window), percent(limit));
+    const std::string source = liar->source;
+    finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
+    distrust(core, source, why, "broken_instrument", ordered.window);
+  } else {
+    finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
+  }
+  passes ? return_if_due(core) : end_series(core);
 }
 
 }  // namespace
@@ -276,11 +382,7 @@ void order_probe(Core& core, WindowState& window) {
     if (window.kind == "probe") close_window(core, window.id, "skipped");
     return;
   }
-  OrderReplay wanted;
-  wanted.arm = "plan";
-  wanted.plan = base_plan(core.s).toml;
-  wanted.evaluate_endpoints = true;
-  wanted.priority = kPriorityProbe;
+  OrderReplay wanted = probe_replay(core);
   // The trainer is stopped for the last ones alone.
   wanted.on_trainer = !verifiers_are_left(core) && trainer_is_left(core) &&
                       !believed_verifiers(core.s).empty() && !series.passed.empty() &&
@@ -289,6 +391,7 @@ void order_probe(Core& core, WindowState& window) {
   if (!wanted.on_trainer && !series.others_cannot && believed_verifiers(core.s).size() >= 2)
     wanted.avoid = foremost(series);
   window.probe_pending = true;
+  window.probe_answers.clear();
   order(core, window, "probe", 0, std::move(wanted));
 }
 
@@ -314,30 +417,18 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
     return finish_probe_window(core, window_id, "skipped");
   }
   if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
+  // Nobody else was there, and the same source has said it once more.
+  if (has_answered(window, replay.verifier)) return judge_probe(core, ordered, false);
   const double d = *measured.d_percent;
   if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
     core.explain(fmt::format("{}: the probe is not counted: {}.", name, why));
+    if (!window.probe_answers.empty()) return judge_probe(core, ordered, false);
     set_back(core, ordered, name);
     return finish_probe_window(core, window_id, "skipped");
   }
   note_source(s.containment->probes, ordered, replay);
-  const double limit = probe_limit(core, window);
-  // One near the limit after the other: that is not as good.
-  const bool passes = weigh_probe(core, window, replay, d);
-  json::object evidence = probe_evidence(window, measured, s.containment->probes);
-  evidence["limit_percent"] = number(limit);
-  evidence["passed"] = passes;
-  RecordDecision& decision = core.record(
-      "probe",
-      fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; "
-                  "limit {}: {}.",
-                  name, percent(d), contained_run(*s.containment), percent(limit),
-                  passes ? "passed" : "failed"),
-      evidence);
-  decision.window = window_id;
-  if (window.kind == "probe") window.measured = measured;
-  finish_probe_window(core, window_id, passes ? WindowStatus("quiet") : "alarm");
-  passes ? return_if_due(core) : end_series(core);
+  window.probe_answers.push_back({replay.verifier, replay.on_trainer, measured});
+  judge_probe(core, ordered, true);
 }
 
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why) {
@@ -348,6 +439,9 @@ void probe_failed(Core& core, const PendingReplay& ordered, const std::string& w
     series.trainer_cannot |= ordered.deadline > 0;
     series.others_cannot |= !ordered.avoid.empty();
   }
+  const WindowState& window = *find_window(core.s, ordered.window);
+  if (core.s.containment && !window.probe_answers.empty())
+    return judge_probe(core, ordered, false);
   set_back(core, ordered, name);
   finish_probe_window(core, ordered.window, "failed");
 }

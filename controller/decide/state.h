@@ -58,6 +58,13 @@ struct AttemptFacts {
   std::string host;
 };
 
+// What one source says of a probe.
+struct ProbeAnswer {
+  std::string source;
+  bool on_trainer = false;
+  Measurement measured;  // D is known and finite
+};
+
 // A window that waits for replays.
 struct WindowState {
   int64_t id = 0;
@@ -71,6 +78,7 @@ struct WindowState {
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
   bool audit_pending = false;       // the audit of its bits
+  std::vector<ProbeAnswer> probe_answers;  // the first one says that the probe fails
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <set>
 
 #include "controller/decide/gap_noise.h"
@@ -10,6 +11,8 @@
 
 namespace gnomon::decide {
 namespace {
+
+namespace json = boost::json;
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -225,6 +228,55 @@ TEST(ReturningTest, WhatAQuarantinedVerifierHasSaidInProbesIsForgotten) {
   ASSERT_TRUE(run.state.containment);
   for (const PassedProbe& probe : run.state.containment->probes.passed)
     EXPECT_NE(probe.source, liar);
+}
+
+// A fault that is soon over; the verifier that does the first probe says of each that it fails.
+SimulatedRun kept_from_fp8(const std::vector<std::string>& verifiers, bool trainer) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 1600;
+  truth.verifiers = verifiers;
+  truth.trainer_confirms = trainer;
+  SimulatedRun run(truth, with([](Policy& p) { p.returning.quiet_windows_max = 2; }));
+  std::string liar;
+  run.lie = [&liar](ReplayFinished& answer) {
+    if (is_probe(answer) && liar.empty()) liar = answer.verifier;
+    if (is_probe(answer) && answer.verifier == liar) *answer.replay_end_loss_bf16 *= 1.2;
+  };
+  run.start();
+  run.train_until(1600);
+  run.lie = nullptr;
+  return run;
+}
+
+TEST(ReturningTest, OneThatLiesDoesNotKeepARunInBf16) {
+  const std::vector<std::string> three = {"v1:1", "v2:2", "v3:3"}, two = {"v1:1", "v2:2"};
+  for (const bool trainer : {false, true}) {
+    const SimulatedRun run = kept_from_fp8(trainer ? two : three, trainer);
+    EXPECT_THAT(run.decisions("return"), SizeIs(1)) << "trainer " << trainer;
+    EXPECT_THAT(run.state.trust.quarantined, SizeIs(1));
+    EXPECT_THAT(sentences(run, "action"), Contains(HasSubstr("no replay of this run goes to v")));
+  }
+}
+
+TEST(ReturningTest, TwoThatContradictEachOtherInAProbeAreNotSettledByChance) {
+  const SimulatedRun run = kept_from_fp8({"v1:1", "v2:2"}, false);
+  EXPECT_THAT(run.decisions("return"), IsEmpty());
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+  EXPECT_THAT(sentences(run, "probe"), Contains(HasSubstr("its sources contradict each other")));
+}
+
+TEST(ReturningTest, AProbeThatFailsIsAskedOfTwo) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kHolds);
+  truth.total_steps = 1000;
+  SimulatedRun run(truth, scenario_policy());
+  run.start();
+  while (run.step < 1000 && run.decisions("probe").empty()) run.advance();
+  ASSERT_THAT(run.decisions("probe"), SizeIs(1));
+  const RecordDecision first = run.decisions("probe")[0];
+  EXPECT_THAT(first.sentence, HasSubstr("failed"));
+  const json::array answers = json::parse(first.evidence).at("answers").as_array();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_NE(answers[0].at("verifier"), answers[1].at("verifier"));
 }
 
 // leases.cc gives a replay to a verifier that is to be avoided where no other one speaks.
