@@ -353,18 +353,21 @@ json::array BudgetFindings::rows() const {
         break;
       }
     }
-    result.push_back({{"role", role},
-                      {"configuration", run.label.configuration},
-                      {"fault", run.label.fault},
-                      {"seed", run.label.seed},
-                      {"outcome", run.trace->result.outcome},
-                      {"caught_at", at ? json::value(*at) : nullptr},
-                      {"promised_steps", within ? json::value(*within) : nullptr},
-                      {"cost_percent", finite(cost(run).value_or(std::nan("")))},
-                      {"verdict", verdict},
-                      {"share_percent", share_percent(run)},
-                      {"above_bf16_percent", finite(run.above_bf16.value_or(std::nan("")))},
-                      {"above_healthy_percent", finite(run.above_fp8.value_or(std::nan("")))}});
+    result.push_back(
+        {{"role", role},
+         {"configuration", run.label.configuration},
+         {"fault", run.label.fault},
+         {"seed", run.label.seed},
+         {"outcome", run.trace->result.outcome},
+         {"caught_at", at ? json::value(*at) : nullptr},
+         {"delay_steps", at ? json::value(*at - run.label.fault_from.value_or(0)) : nullptr},
+         {"harmful", run.harmful()},
+         {"promised_steps", within ? json::value(*within) : nullptr},
+         {"cost_percent", finite(cost(run).value_or(std::nan("")))},
+         {"verdict", verdict},
+         {"share_percent", share_percent(run)},
+         {"above_bf16_percent", finite(run.above_bf16.value_or(std::nan("")))},
+         {"above_healthy_percent", finite(run.above_fp8.value_or(std::nan("")))}});
   };
   for (const RecordedRun& run : observed_) add(run, "observed");
   for (const RecordedRun& run : half_) add(run, "half");

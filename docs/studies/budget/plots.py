@@ -1,0 +1,60 @@
+"""The budget study's picture, from findings.json: how soon each fault was caught."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = {"observed": "#0072B2", "half": "#D55E00"}
+NAMES = {"observed": "default budget (5%)", "half": "25 of every 50 steps"}
+MISSED = 40_000  # steps: where runs without an alarm are drawn
+
+plt.rcParams.update(
+    {
+        "figure.dpi": 110,
+        "font.size": 9,
+        "axes.grid": True,
+        "grid.color": "#E4E4E4",
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+    }
+)
+
+
+def main():
+    findings = json.loads((HERE / "findings.json").read_text())
+    rows = [row for row in findings["runs"] if row["delay_steps"] is not None or row["harmful"]]
+    delays = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["role"] in COLOURS:
+            delay = row["delay_steps"]
+            delays[row["fault"]][row["role"]].append(MISSED if delay is None else max(delay, 1))
+    faults = sorted(delays, key=lambda name: max(max(each) for each in delays[name].values()))
+    figure, axis = plt.subplots(figsize=(9, 0.26 * len(faults) + 1.2))
+    for place, fault in enumerate(faults):
+        for role, shift in (("observed", 0.15), ("half", -0.15)):
+            values = delays[fault][role]
+            axis.plot(values, [place + shift] * len(values), "o", ms=4, alpha=0.7, color=COLOURS[role])
+    for role, colour in COLOURS.items():
+        axis.plot([], [], "o", ms=4, color=colour, label=NAMES[role])
+    axis.axvline(MISSED, color="#999999", lw=1)
+    axis.text(MISSED * 0.9, len(faults) - 0.6, "not caught", ha="right", color="#555555")
+    axis.set_yticks(range(len(faults)), faults)
+    axis.set_xscale("log")
+    axis.set_xlabel("steps from the fault to the alarm")
+    axis.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(HERE / "delays.png")
+
+
+if __name__ == "__main__":
+    main()
