@@ -52,7 +52,8 @@ void measure_again(Core& core, int64_t id) {
   }
   // What a case was asked for is not waited for any more.
   std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    return replay.window == id && replay.role != "probe" && !is_of_instrument(replay.role);
+    return replay.window == id && replay.role != "probe" && replay.role != "audit" &&
+           !is_of_instrument(replay.role);
   });
   forget_witnesses(s, window);
   window.measured.reset();

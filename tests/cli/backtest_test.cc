@@ -102,7 +102,9 @@ TEST_F(BacktestTest, HalfAsManyWindowsAreAnsweredFromTheLedger) {
 }
 
 TEST_F(BacktestTest, WindowsThatNobodyMeasuredAreCountedAndTheirCostIsEstimated) {
-  record(Truth(), changed([](Policy& p) { p.window.every = 40; }));
+  Truth truth;
+  truth.verifiers = {"v1:1"};  // nothing is audited: all replays are in BF16
+  record(truth, changed([](Policy& p) { p.window.every = 40; }));
   const BacktestResult result = under(changed([](Policy& p) {
     p.verifier.on_loss = "hold";
     p.verifier.loss_windows = 1;
