@@ -30,12 +30,6 @@ constexpr double kApart = 3;              // errors of a mean
 constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
 
 // Per cent that honest devices of different kinds may part by.
-double noise_between(const Core& core) {
-  const double rms = std::sqrt(core.s.watch.instrument.mean_square);
-  return std::max(core.policy.detector.tolerance_percent,
-                  core.policy.instrument.ratio * std::sqrt(2.0) * rms);
-}
-
 bool has_answered(const WindowState& window, const std::string& verifier) {
   return std::ranges::find(window.witnesses, verifier, &Witness::verifier) !=
          window.witnesses.end();
@@ -333,6 +327,12 @@ int priority_of(const State& s, int64_t window) {
 }
 
 }  // namespace
+
+double noise_between(const Core& core) {
+  const double rms = std::sqrt(core.s.watch.instrument.mean_square);
+  return std::max(core.policy.detector.tolerance_percent,
+                  core.policy.instrument.ratio * std::sqrt(2.0) * rms);
+}
 
 Witness witness_of(const ReplayFinished& replay) {
   Witness witness;

@@ -54,7 +54,6 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
 BOOST_DESCRIBE_STRUCT(Witness, (),
                       (verifier, on_trainer, measured, end_hash, fingerprint, fingerprint_equal,
                        suffers))
-BOOST_DESCRIBE_STRUCT(ProbeAnswer, (), (source, on_trainer, measured))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
                        probe_pending, instrument_pending, audit_pending, deferred, unsettled,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "controller/decide/confirm.h"
 #include "controller/decide/directives.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_evalues.h"
@@ -216,12 +217,11 @@ std::string not_counted(const Core& core, const PendingReplay& ordered, const Wi
   return "";
 }
 
-json::object probe_evidence(const WindowState& window, const ProbeAnswer& answer, double limit,
+json::object probe_evidence(const WindowState& window, const Witness& answer, double limit,
                             const ProbeSeries& series) {
   json::array all;
-  for (const ProbeAnswer& one : window.probe_answers)
-    all.push_back(
-        {{"verifier", one.source}, {"d_percent", number(*one.measured.d_percent)}});
+  for (const Witness& one : window.probe_answers)
+    all.push_back({{"verifier", one.verifier}, {"d_percent", number(*one.measured.d_percent)}});
   const Measurement& measured = answer.measured;
   return {{"window", window.id},
           {"d_percent", number(*measured.d_percent)},
@@ -234,13 +234,13 @@ json::object probe_evidence(const WindowState& window, const ProbeAnswer& answer
 }
 
 // Takes a probe's D into the series; whether it passes.
-bool weigh_probe(Core& core, const WindowState& window, const ProbeAnswer& answer) {
+bool weigh_probe(Core& core, const WindowState& window, const Witness& answer) {
   ProbeSeries& series = core.s.containment->probes;
   const double d = *answer.measured.d_percent;
   series.margin_percent = return_margin(core, window);
   if (!(d <= probe_limit(core, window))) return false;
-  series.passed.push_back({window.start.step, window.end_step(), answer.source,
-                           log_equivalence(core, window, d)});
+  series.passed.push_back(
+      {window.start.step, window.end_step(), answer.verifier, log_equivalence(core, window, d)});
   const int64_t most = std::max<int64_t>(kProbesMost, 2 * core.policy.returning.probe_passes);
   return log_evidence(series) > kHopeless && (std::ssize(series.passed) < most || enough(core));
 }
@@ -261,27 +261,25 @@ OrderReplay probe_replay(const Core& core) {
   return wanted;
 }
 
-bool has_answered(const WindowState& window, const std::string& source) {
-  return std::ranges::find(window.probe_answers, source, &ProbeAnswer::source) !=
+bool has_probed(const WindowState& window, const std::string& source) {
+  return std::ranges::find(window.probe_answers, source, &Witness::verifier) !=
          window.probe_answers.end();
 }
 
 // Orders the probe of a source that has not answered yet; false: nobody is left.
 bool ask_another(Core& core, WindowState& window) {
   const State& s = core.s;
-  const bool others =
-      std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
-        return !has_answered(window, known);
-      });
-  const bool trainer = trainer_is_left(core) &&
-                       std::ranges::none_of(window.probe_answers, &ProbeAnswer::on_trainer);
+  const bool others = std::ranges::any_of(
+      believed_verifiers(s), [&](const std::string& known) { return !has_probed(window, known); });
+  const bool trainer =
+      trainer_is_left(core) && std::ranges::none_of(window.probe_answers, &Witness::on_trainer);
   if (s.ended || !(others || trainer)) return false;
   OrderReplay wanted = probe_replay(core);
   wanted.on_trainer = !others;
-  for (const ProbeAnswer& answer : window.probe_answers) {
+  for (const Witness& answer : window.probe_answers) {
     if (answer.on_trainer) continue;
     if (!wanted.avoid.empty()) wanted.avoid += '\n';
-    wanted.avoid += answer.source;
+    wanted.avoid += answer.verifier;
   }
   order(core, window, "probe", std::ssize(window.probe_answers), std::move(wanted));
   return true;
@@ -289,11 +287,24 @@ bool ask_another(Core& core, WindowState& window) {
 
 std::string said_by(const WindowState& window) {
   std::string all;
-  for (const ProbeAnswer& answer : window.probe_answers) {
+  for (const Witness& answer : window.probe_answers) {
     all += fmt::format("{}{} by {}", all.empty() ? "" : ", ", percent(*answer.measured.d_percent),
-                       answer.source);
+                       answer.verifier);
   }
   return all;
+}
+
+// The one of three that contradicts both others, where these agree.
+std::optional<Witness> stands_alone(const Core& core, const std::vector<Witness>& answers) {
+  if (answers.size() < 3) return std::nullopt;
+  const auto agree = [&](size_t i, size_t j) {
+    return compare_witnesses(answers[i], answers[j], noise_between(core)).agrees;
+  };
+  for (size_t i = 0; i < 3; ++i) {
+    const size_t j = (i + 1) % 3, k = (i + 2) % 3;
+    if (agree(j, k) && !agree(i, j) && !agree(i, k)) return answers[i];
+  }
+  return std::nullopt;
 }
 
 // Nobody's word alone keeps a run in BF16: what fails is asked of a second source, and a third one
@@ -301,18 +312,18 @@ std::string said_by(const WindowState& window) {
 void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
   State& s = core.s;
   WindowState& window = *find_window(s, ordered.window);
-  const std::vector<ProbeAnswer>& answers = window.probe_answers;
+  const std::vector<Witness>& answers = window.probe_answers;
   const std::string name = window_name(window);
   const double limit = probe_limit(core, window);
-  const auto fails = [&](const ProbeAnswer& one) { return !(*one.measured.d_percent <= limit); };
+  const auto fails = [&](const Witness& one) { return !(*one.measured.d_percent <= limit); };
   const auto failed = std::ranges::count_if(answers, fails);
   const auto passed = std::ssize(answers) - failed;
   const bool open = failed > 0 && std::abs(failed - passed) <= 1 && answers.size() < 3;
   if (open && may_ask && ask_another(core, window)) {
-    return core.explain(fmt::format("{}: the probe ends above {} by {}; limit {}. Another source "
-                                    "is asked.",
-                                    name, contained_run(*s.containment), said_by(window),
-                                    percent(limit)));
+    return core.explain(
+        fmt::format("{}: the probe ends above {} by {}; limit {}. Another source "
+                    "is asked.",
+                    name, contained_run(*s.containment), said_by(window), percent(limit)));
   }
   if (failed == passed) {
     core.record("probe",
@@ -324,9 +335,9 @@ void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
     set_back(core, ordered, name);
     return finish_probe_window(core, window.id, "skipped");
   }
-  const auto counts = [&](const ProbeAnswer& one) { return fails(one) == (failed > passed); };
-  const ProbeAnswer answer = *std::ranges::find_if(answers, counts);
-  const auto liar = std::ranges::find_if_not(answers, counts);
+  const auto counts = [&](const Witness& one) { return fails(one) == (failed > passed); };
+  const Witness answer = *std::ranges::find_if(answers, counts);
+  const std::optional<Witness> liar = stands_alone(core, answers);
   // One near the limit after the other: that is not as good.
   const bool passes = weigh_probe(core, window, answer);
   json::object evidence = probe_evidence(window, answer, limit, s.containment->probes);
@@ -338,14 +349,13 @@ void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
       passes ? "passed" : "failed");
   core.record("probe", sentence, std::move(evidence)).window = window.id;
   if (window.kind == "probe") window.measured = answer.measured;
-  if (liar != answers.end() && !liar->on_trainer) {
-    const std::string why = fmt::format("{}: {} stands alone in a probe ({}; limit {}).", name,
-                                        liar->source, said_by(window), percent(limit));
-    const std::string source = liar->source;
-    finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
-    distrust(core, source, why, "broken_instrument", ordered.window);
-  } else {
-    finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
+  const std::string said = said_by(window);
+  finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
+  if (liar && !liar->on_trainer) {
+    distrust(core, liar->verifier,
+             fmt::format("{}: {} stands alone in a probe ({}; limit {}).", name, liar->verifier,
+                         said, percent(limit)),
+             "broken_instrument", ordered.window);
   }
   passes ? return_if_due(core) : end_series(core);
 }
@@ -418,7 +428,7 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
   }
   if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
   // Nobody else was there, and the same source has said it once more.
-  if (has_answered(window, replay.verifier)) return judge_probe(core, ordered, false);
+  if (has_probed(window, replay.verifier)) return judge_probe(core, ordered, false);
   const double d = *measured.d_percent;
   if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
     core.explain(fmt::format("{}: the probe is not counted: {}.", name, why));
@@ -427,7 +437,8 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
     return finish_probe_window(core, window_id, "skipped");
   }
   note_source(s.containment->probes, ordered, replay);
-  window.probe_answers.push_back({replay.verifier, replay.on_trainer, measured});
+  window.probe_answers.push_back(witness_of(replay));
+  window.probe_answers.back().measured = measured;
   judge_probe(core, ordered, true);
 }
 
@@ -440,8 +451,7 @@ void probe_failed(Core& core, const PendingReplay& ordered, const std::string& w
     series.others_cannot |= !ordered.avoid.empty();
   }
   const WindowState& window = *find_window(core.s, ordered.window);
-  if (core.s.containment && !window.probe_answers.empty())
-    return judge_probe(core, ordered, false);
+  if (core.s.containment && !window.probe_answers.empty()) return judge_probe(core, ordered, false);
   set_back(core, ordered, name);
   finish_probe_window(core, ordered.window, "failed");
 }

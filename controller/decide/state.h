@@ -58,13 +58,6 @@ struct AttemptFacts {
   std::string host;
 };
 
-// What one source says of a probe.
-struct ProbeAnswer {
-  std::string source;
-  bool on_trainer = false;
-  Measurement measured;  // D is known and finite
-};
-
 // A window that waits for replays.
 struct WindowState {
   int64_t id = 0;
@@ -78,7 +71,6 @@ struct WindowState {
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
   bool audit_pending = false;       // the audit of its bits
-  std::vector<ProbeAnswer> probe_answers;  // the first one says that the probe fails
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more
@@ -91,6 +83,7 @@ struct WindowState {
   // What sources say of it in BF16, the shadow first; and whether two of them agree: empty (not
   // asked or not answered yet), agreed, or alone (nobody else could be asked).
   std::vector<Witness> witnesses;
+  std::vector<Witness> probe_answers;  // of its probe; D of each is known and finite
   bool confirm_pending = false;
   int64_t confirm_asked = 0;  // 1: another verifier, 2: a third one, 4: the trainer; added up
   std::string confirmation;

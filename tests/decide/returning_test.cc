@@ -231,16 +231,23 @@ TEST(ReturningTest, WhatAQuarantinedVerifierHasSaidInProbesIsForgotten) {
 }
 
 // A fault that is soon over; the verifier that does the first probe says of each that it fails.
-SimulatedRun kept_from_fp8(const std::vector<std::string>& verifiers, bool trainer) {
+// `factor`: its loss over the true one. `equal`: devices have the run's fingerprint.
+SimulatedRun kept_from_fp8(const std::vector<std::string>& verifiers, bool trainer,
+                           double factor = 1.2, bool equal = true) {
   Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
   truth.total_steps = 1600;
   truth.verifiers = verifiers;
   truth.trainer_confirms = trainer;
   SimulatedRun run(truth, with([](Policy& p) { p.returning.quiet_windows_max = 2; }));
   std::string liar;
-  run.lie = [&liar](ReplayFinished& answer) {
-    if (is_probe(answer) && liar.empty()) liar = answer.verifier;
-    if (is_probe(answer) && answer.verifier == liar) *answer.replay_end_loss_bf16 *= 1.2;
+  run.lie = [&liar, factor, equal](ReplayFinished& answer) {
+    if (!is_probe(answer)) return;
+    if (liar.empty()) liar = answer.verifier;
+    if (answer.verifier == liar) *answer.replay_end_loss_bf16 *= factor;
+    if (equal) return;
+    answer.fingerprint_equal = false;
+    answer.fingerprint = answer.verifier;
+    if (answer.verifier != liar) *answer.replay_end_loss_bf16 *= 1.002;
   };
   run.start();
   run.train_until(1600);
@@ -263,6 +270,15 @@ TEST(ReturningTest, TwoThatContradictEachOtherInAProbeAreNotSettledByChance) {
   EXPECT_THAT(run.decisions("return"), IsEmpty());
   EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
   EXPECT_THAT(sentences(run, "probe"), Contains(HasSubstr("its sources contradict each other")));
+}
+
+TEST(ReturningTest, HonestSourcesOfOtherDevicesThatPartByChanceAreNotNamed) {
+  const SimulatedRun run = kept_from_fp8({"v1:1", "v2:2", "v3:3"}, false, 1.004, false);
+  EXPECT_THAT(run.decisions("return"), SizeIs(1));
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+  const json::array answers =
+      json::parse(run.decisions("probe")[0].evidence).at("answers").as_array();
+  EXPECT_EQ(answers.size(), 3u) << "the first one is over the limit";
 }
 
 TEST(ReturningTest, AProbeThatFailsIsAskedOfTwo) {
