@@ -85,6 +85,12 @@ Sentences window_words(const Policy& policy) {
   }
   words.push_back(fmt::format("When {} windows wait for verifiers, further ones are skipped.",
                               window.open_max));
+  if (policy.verification.on_gradient_norm == "bf16") {
+    words.push_back(
+        "When the gradient norm leaves its forecast, the whole run goes to BF16 at once, and "
+        "nothing "
+        "is asked first.");
+  }
   return words;
 }
 

@@ -38,6 +38,21 @@ void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
   s.containment = std::move(containment);
 }
 
+void take_to_bf16(Core& core, const std::string& why) {
+  State& s = core.s;
+  s.actions += 1;
+  const int64_t version = s.next_plan_version++;
+  const std::string plan = bf16_plan(version);
+  contain(core, "bf16", {}, version);
+  remember_plan(s, version, plan);
+  s.recovery = Recovery{"bf16", false, 0, version, -1};
+  PendingDirective pending;
+  pending.kind = "set_plan";
+  pending.purpose = "contain";
+  pending.plan_version = version;
+  issue(core, std::move(pending), plan, why);
+}
+
 void hold(Core& core, const std::string& why, DirectiveKind directive) {
   State& s = core.s;
   s.actions += 1;

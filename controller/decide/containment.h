@@ -14,6 +14,8 @@ std::vector<std::string> pinned_sites(const State& state);
 // The containment that a rung and its plan lead to.
 void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
              int64_t plan_version);
+// Takes the whole run to BF16 from its newest step on: nothing was blamed, nothing is rolled back.
+void take_to_bf16(Core& core, const std::string& why);
 // Pauses the run until a person lets it go on, or stops it.
 void hold(Core& core, const std::string& why, DirectiveKind directive = "pause");
 // An attempt that began while the run was on hold is paused too, since its trainer may know nothing

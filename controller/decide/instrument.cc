@@ -228,17 +228,7 @@ void note_unverified(Core& core) {
   decision.action = ActionName::on_record(policy.on_loss);
   decision.enforced = true;
   if (policy.on_loss == "hold") return hold(core, sentence);
-  s.actions += 1;
-  const int64_t version = s.next_plan_version++;
-  const std::string plan = bf16_plan(version);
-  contain(core, "bf16", {}, version);
-  remember_plan(s, version, plan);
-  s.recovery = Recovery{"bf16", false, 0, version, -1};
-  PendingDirective pending;
-  pending.kind = "set_plan";
-  pending.purpose = "contain";
-  pending.plan_version = version;
-  issue(core, std::move(pending), plan, sentence);
+  take_to_bf16(core, sentence);
 }
 
 }  // namespace gnomon::decide

@@ -25,6 +25,7 @@ inline constexpr std::array<std::string_view, 6> kDetectors = {"eprocess", "fixe
 inline constexpr std::array<std::string_view, 2> kNoises = {"symmetric", "any"};
 inline constexpr std::array<std::string_view, 3> kWaysBack = {"last_verified", "evidence", "here"};
 inline constexpr std::array<std::string_view, 3> kOnVerifierLoss = {"continue", "bf16", "hold"};
+inline constexpr std::array<std::string_view, 2> kOnGradientNorm = {"window", "bf16"};
 
 struct Policy {
   static constexpr double kStepsMax = 1e9;
@@ -78,6 +79,7 @@ struct Policy {
   struct Verification {
     double budget_percent = 5;
     double long_share = 0.25;
+    std::string on_gradient_norm = "window";
 
     template <class Visitor>
     static void describe(Visitor&& v) {
@@ -90,6 +92,10 @@ struct Policy {
         Setting{.range = {0, 0.9},
                 .help = "Long forks' share of the budget if `window.every` is 0. Each is ten "
                         "windows long. 0: none."});
+      v("on_gradient_norm", &Verification::on_gradient_norm,
+        Setting{.words = kOnGradientNorm,
+                .help = "What follows when the gradient norm leaves its forecast: a window, or the "
+                        "run goes to BF16 at once, until probes bring it back."});
     }
   } verification;
 

@@ -8,6 +8,7 @@
 #include "base/philox.h"
 #include "base/rounding.h"
 #include "controller/decide/bases.h"
+#include "controller/decide/containment.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/recovery.h"
@@ -18,6 +19,8 @@
 
 namespace gnomon::decide {
 namespace {
+
+namespace json = boost::json;
 
 constexpr int64_t kCallWindows = 10;  // lengths of a window between two calls that are answered
 constexpr uint64_t kPhaseStream = 0x5048415345;  // "PHASE": of random places of windows
@@ -246,6 +249,30 @@ std::string seen_by(const SentinelCall& call, int64_t newest_step) {
       call.since_step, newest_step, call.value, call.forecast, call.statistic, kSentinelCalls);
 }
 
+json::object call_evidence(const SentinelCall& call) {
+  return {{"signal", call.signal},
+          {"since_step", call.since_step},
+          {"value", number(call.value)},
+          {"forecast", number(call.forecast)},
+          {"statistic", number(call.statistic)},
+          {"threshold", kSentinelCalls}};
+}
+
+// The policy leaves FP8 on the gradient norm's word alone.
+bool leaves_fp8(const Core& core, const SentinelCall& call) {
+  return call.signal == "grad_norm" && core.policy.verification.on_gradient_norm == "bf16" &&
+         core.enforcing() && core.muted().empty() && !core.held();
+}
+
+void leave_fp8(Core& core, const SentinelCall& call, const std::string& seen) {
+  const std::string sentence =
+      seen + " Action: the whole run goes to BF16 from here on, as the policy wants it.";
+  RecordDecision& decision = core.record("action", sentence, call_evidence(call));
+  decision.action = "bf16";
+  decision.enforced = true;
+  take_to_bf16(core, sentence);
+}
+
 }  // namespace
 
 void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
@@ -279,6 +306,8 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const bool soon =
       s.watch.called_step >= 0 &&
       s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+  const bool in_bf16 = plan_of(s, s.plan_version).bf16;
+  if (leaves_fp8(core, call) && !looked_into && !in_bf16) return leave_fp8(core, call, seen);
   const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
   if (!may_be_harm(call) || looked_into || soon || start == nullptr ||
@@ -287,18 +316,14 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   }
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;
+  json::object evidence = call_evidence(call);
+  evidence["start_step"] = start->step;
   core.record("sentinel",
               fmt::format("{} {} window over steps {} to {} will show whether {}.", seen,
                           is_of_casts(call) ? "A" : "That blames nobody: a", start->step + 1,
                           start->step + used.steps,
                           is_of_casts(call) ? "it costs loss" : "FP8 is the cause"),
-              {{"signal", call.signal},
-               {"since_step", call.since_step},
-               {"start_step", start->step},
-               {"value", number(call.value)},
-               {"forecast", number(call.forecast)},
-               {"statistic", number(call.statistic)},
-               {"threshold", kSentinelCalls}});
+              std::move(evidence));
   open_due_windows(core);
 }
 

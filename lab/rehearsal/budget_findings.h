@@ -19,6 +19,7 @@ namespace gnomon::rehearsal {
 //             healthy end or within chance
 //   liars     by lie: runs, named, windows of the liar until it was named; honest verifiers named
 //   rivals    harmful runs caught, and false alarms, on the same windows
+//   gradient_switch  gradient_switch.h
 //   by_fault  kind and strength
 //   runs      a row for each watched run
 // `policy`: for the promise. The traces' steps are not read.

@@ -11,6 +11,7 @@
 #include "lab/rehearsal/aftermath.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings_numbers.h"
+#include "lab/rehearsal/gradient_switch.h"
 #include "lab/rehearsal/recorded_runs.h"
 
 namespace gnomon::rehearsal {
@@ -282,6 +283,7 @@ json::object findings(const std::vector<Trace>& traces, const decide::GapSetting
   result["healthy_cost_percent"] = json::value_from(runs.healthy_cost);
   add_detection(result, runs.observed, detector);
   result["neighbour_correlation"] = neighbour_correlation(runs.observed);
+  result["gradient_switch"] = gradient_switch(runs.observed);
   add_triage(result, runs);
   for (const auto& each : aftermath(runs)) result[each.key()] = each.value();
   result["runs"] = rows(runs, detector);

@@ -16,10 +16,11 @@ namespace gnomon::rehearsal {
 //   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows,
 //   mean_delay_windows (of those caught), missed
 //   by_fault     kind and strength: runs, harmful, caught, mean end above BF16 and above healthy
-//   FP8 rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has, all
+//   rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has, all
 //                without the ceiling: threshold, caught_share, delays, medians by fault. `evidence`
 //                is `eprocess` without its rule for jumps, `eprocess_any` for noise of any shape
 //   neighbour_correlation   of D in healthy windows next to each other, by configuration
+//   gradient_switch         gradient_switch.h
 //   chance_percent, chance_fp8_percent, healthy_cost_percent   by configuration
 // From the enforced runs:
 //   triage_accuracy, confusion, spikes_blamed_on_fp8; and what aftermath.h has

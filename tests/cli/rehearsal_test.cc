@@ -14,6 +14,7 @@
 #include "lab/rehearsal/catalogue.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings.h"
+#include "lab/rehearsal/gradient_switch.h"
 #include "tests/cli/traced.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"
@@ -181,6 +182,30 @@ TEST_F(RehearsalTest, BudgetFindingsCountHealthyRunsAndLiars) {
   EXPECT_EQ(liar.at("runs"), 1);
   EXPECT_EQ(liar.at("named"), 1);
   EXPECT_EQ(found.at("liars").at("honest_named"), 0);
+}
+
+TEST(GradientSwitchTest, CallsAreCountedFromTheFaultOn) {
+  Trace calm, restless;
+  for (int64_t at = 1; at <= 400; ++at) {
+    decide::StepReported step;
+    step.step = at;
+    step.loss = 2;
+    step.grad_norm = 1 + 0.05 * std::sin(static_cast<double>(at));
+    calm.events.push_back({static_cast<double>(at), step});
+    if (at >= 300) *step.grad_norm *= 3;
+    restless.events.push_back({static_cast<double>(at), step});
+  }
+  rehearsal::RecordedRun healthy, faulty;
+  healthy.trace = &calm;
+  faulty.trace = &restless;
+  faulty.label.fault_from = 300;
+  const boost::json::object found = rehearsal::gradient_switch({healthy, faulty});
+  EXPECT_EQ(found.at("healthy").at("called"), 0);
+  EXPECT_EQ(found.at("harmless").at("called"), 1);
+  EXPECT_EQ(found.at("harmless").at("before_any_alarm"), 1);
+  EXPECT_LE(found.at("harmless").at("median_steps").as_double(), 10);
+  faulty.label.fault_from = 350;
+  EXPECT_EQ(rehearsal::gradient_switch({faulty}).at("harmless").at("called"), 0);
 }
 
 TEST_F(RehearsalTest, AStuckBitOfTheDeviceHoldsTheRun) {

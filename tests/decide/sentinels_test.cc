@@ -392,6 +392,44 @@ TEST(SentinelScenarioTest, AHealthyRunPaysNothingForThem) {
   EXPECT_LE(run.decisions("sentinel").size(), 1U);
 }
 
+// Gradients three times as large for 100 steps, which every precision has.
+SimulatedRun restless(const std::string& then) {
+  Policy policy = sparse();
+  policy.verification.on_gradient_norm = then;
+  SimulatedRun run(hidden_fault(39'000, 1, 0), policy);
+  run.filter = [&run](const Event& event) {
+    const auto* step = std::get_if<StepReported>(&event);
+    if (step == nullptr || step->step < 9003 || step->step > 9102 || *step->grad_norm > 2)
+      return true;
+    StepReported changed = *step;
+    *changed.grad_norm *= 3;
+    run.feed(changed);
+    return false;
+  };
+  run.start();
+  run.train_until(16'000);
+  run.drain();
+  run.filter = nullptr;
+  return run;
+}
+
+TEST(SentinelScenarioTest, AGradientNormMayTakeTheRunToBf16AndProbesBringItBack) {
+  const SimulatedRun run = restless("bf16");
+  const auto actions = run.decisions("action");
+  ASSERT_GE(actions.size(), 1U);
+  EXPECT_EQ(actions[0].action, "bf16");
+  EXPECT_NE(actions[0].sentence.find("gradient norm"), std::string::npos);
+  EXPECT_FALSE(run.decisions("return").empty());
+  EXPECT_EQ(run.state.containment, std::nullopt);
+  EXPECT_TRUE(run.state.rollbacks.empty()) << "nothing was blamed";
+}
+
+TEST(SentinelScenarioTest, ByDefaultAGradientNormAccusesNobody) {
+  const SimulatedRun run = restless("window");
+  EXPECT_FALSE(run.decisions("sentinel").empty());
+  EXPECT_TRUE(run.decisions("action").empty());
+}
+
 // A level of the loss that every precision shares: each call orders a window, and no more than one
 // in the distance of two windows.
 TEST(SentinelScenarioTest, CallsThatFindNothingAreBounded) {
