@@ -11,6 +11,7 @@
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/ladder.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 #include "protocol/run_precision.h"
 
@@ -127,6 +128,8 @@ void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
   wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
   wanted.priority = kPriorityAttribution;
   wanted.nudge = nudge;
+  // One that is wrong in FP8 alone would have innocent sites blamed.
+  wanted.avoid = not_shown_exact(s);
   order(core, window, "rescue", prefix, std::move(wanted));
 }
 
@@ -306,6 +309,7 @@ void start_attribution(Core& core) {
   if (window.start.plan_version != window.plan_version)
     wanted.plan = plan_of(s, window.plan_version).toml;
   wanted.priority = kPriorityAttribution;
+  wanted.avoid = not_shown_exact(s);
   order(core, window, "scores", 0, std::move(wanted));
 }
 

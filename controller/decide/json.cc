@@ -115,7 +115,7 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                        dirty_since, stability, sentinels, audits_unusable, called_start,
                        called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
-                      (verifier, windows, since_check, to_check, zeros, repeats, recent,
+                      (verifier, windows, since_check, to_check, zeros, repeats, exact, recent,
                        plan_version, last_start, last_reference, last_hash))
 BOOST_DESCRIBE_STRUCT(Trust, (),
                       (verifiers, quarantined, transients, other_tokens, records, zeros_said))

@@ -132,8 +132,7 @@ int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps
   const Spending& spending = state.money.spending;
   const double cost = window_cost(policy, steps, speedup_of(state, policy), spending.overhead);
   const Advance advance = advance_of(state, share(policy), cost);
-  const double earned =
-      share(policy) * (static_cast<double>(spending.trained) + advance.left());
+  const double earned = share(policy) * (static_cast<double>(spending.trained) + advance.left());
   const double missing = spending.spent + cost * static_cast<double>(waiting + 1) - earned;
   if (missing <= 0) return 0;
   const double slow = share(policy) * advance.earning();

@@ -314,6 +314,7 @@ struct VerifierRecord {
   int64_t to_check = 0;        // windows that are to be measured twice from now on
   int64_t zeros = 0;           // in a row, that showed no difference at all
   int64_t repeats = 0;         // in a row, that gave the answer of the window before
+  bool exact = false;          // its newest audit gave the run's bits
   std::vector<double> recent;  // D of the newest ones under `plan_version`
   int64_t plan_version = 0;
   int64_t last_start = -1;    // where its newest window began,

@@ -180,6 +180,27 @@ void note_checked(State& s, const std::string& verifier) {
   record.to_check = std::max<int64_t>(0, record.to_check - 1);
 }
 
+void note_exact(State& s, const std::string& verifier) { record_of(s, verifier).exact = true; }
+
+std::string not_shown_exact(const State& s) {
+  const auto shown = [&](const std::string& verifier) {
+    const VerifierRecord* record = find_record(s, verifier);
+    if (record != nullptr && record->exact) return true;
+    if (!s.investigation) return false;
+    return std::ranges::any_of(s.investigation->evidence.answers, [&](const TriageAnswer& answer) {
+      return answer.verifier == verifier && answer.reproduction && answer.reproduction->bitwise &&
+             answer.reproduction->reproduces;
+    });
+  };
+  const std::vector<std::string> all = believed_verifiers(s);
+  if (std::ranges::none_of(all, shown)) return {};
+  std::string others;
+  for (const std::string& verifier : all) {
+    if (!shown(verifier)) others += (others.empty() ? "" : "\n") + verifier;
+  }
+  return others;
+}
+
 void check_next(State& s, const std::string& verifier, int64_t windows) {
   record_of(s, verifier).to_check = windows;
 }

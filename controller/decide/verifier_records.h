@@ -36,6 +36,11 @@ std::string implausible(const State& state, const Witness& witness);
 void forget_record(State& state, const std::string& verifier);
 // A window of the verifier was measured twice, or nobody could do so.
 void note_checked(State& state, const std::string& verifier);
+// Its replay under the run's own plan gave the run's bits.
+void note_exact(State& state, const std::string& verifier);
+// Believed verifiers that no audit and no `same` replay of the open case has shown to compute as the
+// run does, where another one has been; a list for OrderReplay::avoid.
+std::string not_shown_exact(const State& state);
 // So many windows of the verifier from now on are measured twice.
 void check_next(State& state, const std::string& verifier, int64_t windows);
 // Per cent that the trainer's own reported losses lie over the replay's, at the window's end.

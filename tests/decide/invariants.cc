@@ -88,6 +88,7 @@ void Invariants::check_effect(const Effect& effect) {
       passes_ += 1;
     if (decision->sentence.find("refused directive") != std::string::npos) refusals_ += 1;
     if (decision->sentence.find("verified by nobody") != std::string::npos) refusals_ += 1;
+    if (decision->sentence.find("the policy wants it") != std::string::npos) refusals_ += 1;
     if (decision->sentence.find("it has expired") != std::string::npos) refusals_ += 1;
     if (decision->action != "none" && decision->enforced) announced_ = true;
     if (decision->verdict == "generic_spike" || decision->verdict == "transient_fault") {

@@ -62,6 +62,19 @@ TEST(MachineScenarioTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLe
   }));
 }
 
+TEST(MachineScenarioTest, AVerifierThatIsWrongInFp8AloneHasNoInnocentSiteBlamed) {
+  for (int64_t from = 21; from <= 181; from += 20) {
+    Truth truth = numerical_fault({kGuilty}, from, 460);
+    truth.bad_verifier = "v2:2";
+    SimulatedRun run(truth, scenario_policy());
+    run.start();
+    run.train_until_phase("contained", 460);
+    run.drain();
+    ASSERT_FALSE(run.decisions("attribution").empty()) << from;
+    EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty)) << from;
+  }
+}
+
 TEST(MachineScenarioTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
   const SimulatedRun run = run_scenario("StuckBit");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
