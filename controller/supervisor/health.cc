@@ -33,7 +33,7 @@ TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, 
   return notice;
 }
 
-// Whether a notice of this kind is as new as that.
+// True when a notice of this kind is as new as that.
 bool notified_lately(Connection& connection, int64_t run, double time) {
   Query newest = connection.query(
       "SELECT max(noticed_at) FROM notices WHERE run = ? AND kind = 'ecc_errors'", run);
