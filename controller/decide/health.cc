@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
+
+#include "base/hash.h"
 
 namespace gnomon::decide {
 namespace {
@@ -15,11 +18,13 @@ constexpr double kOverfitShare = 0.8;    // of the lowest held-out loss
 void note_batch(Core& core, const StepReported& step) {
   Health& health = core.s.watch.health;
   if (step.batch_hash.empty()) return;
-  const auto found = std::find(health.batches.rbegin(), health.batches.rend(), step.batch_hash);
-  const auto ago = found - health.batches.rbegin() + 1;
-  health.repeats = found != health.batches.rend() ? health.repeats + 1 : 0;
-  if (health.batches.size() >= kBatchesMax) health.batches.erase(health.batches.begin());
-  health.batches.push_back(step.batch_hash);
+  std::vector<int64_t>& keys = health.batch_keys;
+  const auto key = static_cast<int64_t>(hash64(step.batch_hash.data(), step.batch_hash.size()));
+  const auto found = std::find(keys.rbegin(), keys.rend(), key);
+  const auto ago = found - keys.rbegin() + 1;
+  health.repeats = found != keys.rend() ? health.repeats + 1 : 0;
+  if (keys.size() >= kBatchesMax) keys.erase(keys.begin());
+  keys.push_back(key);
   if (health.repeats == 0) health.repeats_said = false;
   if (health.repeats < kRepeatsMin || health.repeats_said) return;
   health.repeats_said = true;
@@ -77,7 +82,7 @@ bool note_overfitting(Core& core, double lowest_held_out, const std::string& see
 }
 
 void forget_batches(State& state) {
-  state.watch.health.batches.clear();
+  state.watch.health.batch_keys.clear();
   state.watch.health.repeats = 0;
 }
 

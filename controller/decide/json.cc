@@ -104,7 +104,7 @@ BOOST_DESCRIBE_STRUCT(SpikeState, (),
 BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                       (count, level, slope, error, variance, covariance, innovation, up, down,
                        up_since, down_since))
-BOOST_DESCRIBE_STRUCT(Health, (), (batches, repeats, repeats_said, collapse_said, overfitting_said))
+BOOST_DESCRIBE_STRUCT(Health, (), (batch_keys, repeats, repeats_said, collapse_said, overfitting_said))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))

@@ -266,8 +266,8 @@ struct Stability {
 
 // Health of data and training, whatever the precision (health.cc).
 struct Health {
-  std::vector<std::string> batches;  // hashes of the newest steps' batches, oldest first
-  int64_t repeats = 0;               // steps in a row whose batch was among them
+  std::vector<int64_t> batch_keys;  // of the newest steps' batch hashes, oldest first
+  int64_t repeats = 0;              // steps in a row whose batch was among them
   bool repeats_said = false;
   bool collapse_said = false;
   bool overfitting_said = false;
