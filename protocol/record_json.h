@@ -146,9 +146,9 @@ json::value write_value(const T& value) {
   }
 }
 
-// Which rules are asked of what is read, each with those before it. An answer may have members that
-// are not known.
-enum class Rules { kAnswer, kStored, kNumbersAndHashes, kAll };
+// Which rules are asked of what is read, each with those before it. What another version wrote may
+// lack members, which keep their defaults; that and an answer may have members that are not known.
+enum class Rules { kOtherVersion, kAnswer, kStored, kNumbersAndHashes, kAll };
 
 inline bool accepts(const Range& range, double value) {
   if (std::isnan(value)) return range.nan;
@@ -274,7 +274,7 @@ struct Reader {
     if (value != nullptr) {
       ++found;
       read(*value, Place(place, name), member, std::invoke(access, record));
-    } else if (member.required) {
+    } else if (member.required && rules > Rules::kOtherVersion) {
       refuse_missing(place, name);
     }
   }
@@ -297,7 +297,7 @@ void Reading::read(const json::value& from, const Place& place, T& to) const {
   Reader<T> reader{*object, place, rules, to};
   describe<T>(reader);
   // A problem document may carry extension members (RFC 9457, section 3.2).
-  if (rules == Rules::kAnswer) return;
+  if (rules <= Rules::kAnswer) return;
   if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
   NameList known;
   describe<T>(known);

@@ -104,7 +104,9 @@ BOOST_DESCRIBE_STRUCT(SpikeState, (),
 BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                       (count, level, slope, error, variance, covariance, innovation, up, down,
                        up_since, down_since))
-BOOST_DESCRIBE_STRUCT(Health, (), (batch_keys, repeats, repeats_said, collapse_said, overfitting_said))
+BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm, cast_saturated, cast_flushed, cast_peak))
+BOOST_DESCRIBE_STRUCT(Health, (),
+                      (batch_keys, repeats, repeats_said, collapse_said, overfitting_said))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
@@ -205,7 +207,7 @@ std::string effect_to_json(const Effect& effect) {
 std::string state_to_json(const State& state) { return json::serialize(write_value(state)); }
 
 State state_from_json(const std::string& text) {
-  return read_message<State>(parse_json_exactly(text), kStored);
+  return read_message<State>(parse_json_exactly(text), record_json::Rules::kOtherVersion);
 }
 
 }  // namespace gnomon::decide

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "controller/decide/events.h"
-#include "protocol/records/member.h"
 
 namespace gnomon::decide {
 
@@ -44,17 +43,6 @@ struct SentinelState {
   SentinelSignal cast_saturated;
   SentinelSignal cast_flushed;
   SentinelSignal cast_peak;
-
-  // States of 0.2.0 have none for casts.
-  template <class Visitor>
-  static void describe(Visitor&& v) {
-    using R = SentinelState;
-    v("loss", &R::loss, Member{.required = true});
-    v("grad_norm", &R::grad_norm, Member{.required = true});
-    v("cast_saturated", &R::cast_saturated, Member{});
-    v("cast_flushed", &R::cast_flushed, Member{});
-    v("cast_peak", &R::cast_peak, Member{});
-  }
 };
 
 struct SentinelCall {

@@ -289,14 +289,15 @@ TEST(CastSentinelTest, ANewPlanAndANewAttemptAreLearnedAnew) {
   EXPECT_EQ(last_reason(1, true).find("Casts"), std::string::npos);
 }
 
-// What 0.2.0 has written.
-TEST(CastSentinelTest, StatesAndEventsFromBeforeAreRead) {
+// What other versions have written.
+TEST(CastSentinelTest, StatesAndEventsOfOtherVersionsAreRead) {
   State state;
   for (int64_t at = 1; at <= 200; ++at) observe_signals(state.watch.sentinels, Casts().step(at));
   boost::json::value json = boost::json::parse(state_to_json(state));
   boost::json::object& sentinels = json.at("watch").at("sentinels").as_object();
   for (const char* name : {"cast_saturated", "cast_flushed", "cast_peak"})
     EXPECT_EQ(sentinels.erase(name), 1U) << name;
+  sentinels["of_a_later_version"] = 1;
   const SentinelState read = state_from_json(boost::json::serialize(json)).watch.sentinels;
   EXPECT_EQ(read.loss.count, 200);
   EXPECT_EQ(read.cast_peak.count, 0);
