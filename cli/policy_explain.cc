@@ -32,10 +32,12 @@ Sentences mode_words(const Policy& policy) {
 Sentences cadence_words(const Policy& policy) {
   const Policy::Window& window = policy.window;
   if (window.every > 0) {
+    const double cost = decide::shadow_cost(policy, window.steps, policy.economics.speedup, 0);
     return {
-        fmt::format("Every {} steps, {} are replayed in BF16 and compared ({:.0f}% of the run).",
-                    window.every, window.steps,
-                    100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every))};
+        fmt::format("Every {} steps, {} are replayed in BF16 and compared. That costs some "
+                    "{:.0f}% of the compute of training, without long forks and audits; "
+                    "verification.budget_percent does not apply.",
+                    window.every, window.steps, 100 * cost / static_cast<double>(window.every))};
   }
   const int64_t every = decide::asked_lengths(policy, 0).every;
   return {fmt::format("All replays together take {}% of the compute of training. That pays a "
@@ -53,7 +55,10 @@ Sentences cadence_words(const Policy& policy) {
 Sentences promise_words(const Policy& policy) {
   const double scale = policy.detector.prior_scale_percent;
   const decide::WindowLengths lengths = decide::asked_lengths(policy, 0);
-  Sentences words;
+  Sentences words{fmt::format(
+      "A fault that costs over {}% of the loss in a window is caught by the first window that it "
+      "fills, within {} steps.",
+      policy.detector.ceiling_percent, lengths.every * 3 / 2 + lengths.steps)};
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
     words.push_back(decide::promise_in_words(promise));
   }
@@ -61,6 +66,11 @@ Sentences promise_words(const Policy& policy) {
       "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "
       "before it.",
       decide::rollback_steps(lengths)));
+  if (policy.window.every == 0) {
+    words.push_back(fmt::format(
+        "Where few faults have let windows move apart, all of this takes up to {} times as long.",
+        decide::kSparsest));
+  }
   words.push_back(fmt::format(
       "These promises assume that the gap of healthy windows varies by {}%; what the run shows "
       "replaces that.",
@@ -154,8 +164,10 @@ Sentences triage_words(const Policy& policy) {
       policy.triage.transients_max, plural(policy.triage.transients_max, "fault"),
       policy.triage.transient_steps));
   if (policy.detector.accept_percent > 0)
-    words.push_back(fmt::format("A small gap that will stay under {}% is accepted.",
-                                policy.detector.accept_percent));
+    words.push_back(
+        fmt::format("A gap over the tolerance of {}% that will stay under {}% is "
+                    "accepted all the same (detector.accept_percent; 0: never).",
+                    policy.detector.tolerance_percent, policy.detector.accept_percent));
   return words;
 }
 
@@ -176,10 +188,13 @@ Sentences action_words(const Policy& policy) {
   }
   words.push_back(
       fmt::format("At most {} automatic {} in a run; then it is held. At most {} {} to one step; "
-                  "then the whole run goes to BF16, if that is a rung, or it is held.",
+                  "then {}.",
                   policy.limits.actions_max, plural(policy.limits.actions_max, "action"),
                   policy.limits.rollbacks_to_same_step_max,
-                  plural(policy.limits.rollbacks_to_same_step_max, "rollback")));
+                  plural(policy.limits.rollbacks_to_same_step_max, "rollback"),
+                  std::ranges::find(policy.ladder.rungs, "bf16") == policy.ladder.rungs.end()
+                      ? "it is held"
+                      : "the whole run goes to BF16 or, where that cannot help, it is held"));
   return words;
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "cli/newest_names.h"
+#include "protocol/client.h"
 #include "protocol/client_arguments.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
@@ -70,7 +71,14 @@ Server::Server(const ClientOptions& access) : url_(access.url), client_(connect(
 void Server::meet() {
   if (met_) return;
   constexpr const char* kVersion = "/version";
-  const HttpResponse answer = client_.request("GET", kVersion);
+  const HttpResponse answer = [&] {
+    try {
+      return client_.request("GET", kVersion);
+    } catch (const ConnectionError& error) {
+      throw ConnectionError(fmt::format("{}. Start gnomond, or name another with --url or {}",
+                                        error.what(), kUrlVariable));
+    }
+  }();
   const boost::json::object body = answer_of_gnomond(url_, kVersion, answer, "name");
   if (answer.status == 200 && text_of(body, "name") != "gnomond") {
     refuse_stranger(url_, kVersion, answer.status);

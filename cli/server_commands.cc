@@ -338,7 +338,7 @@ enum class From { kAllRuns, kRun, kRunOrFile };
 
 CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options, const char* name,
                       const char* what, const char* example, From from,
-                      void (*print)(const ListOptions&)) {
+                      void (*print)(const ListOptions&), const char* columns = nullptr) {
   CLI::App* command = app.add_subcommand(name, what);
   if (from != From::kAllRuns) {
     command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
@@ -352,7 +352,8 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options
     add_url_option(*command, *options);
   }
   command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
-  command->footer(std::string("Example:\n  ") + example);
+  command->footer((columns != nullptr ? fmt::format("{}\n\n", columns) : std::string()) +
+                  "Example:\n  " + example);
   command->callback([options, print] { print(*options); });
   return command;
 }
@@ -372,11 +373,15 @@ void add_server_commands(CLI::App& app, Context&) {
   });
   add_listing(app, options, "status", "Where a run stands", "gnomon status demo", From::kRun,
               print_status);
-  add_listing(app, of_file, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
-              "gnomon windows demo/1", From::kRunOrFile, print_windows);
+  add_listing(
+      app, of_file, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
+      "gnomon windows demo/1", From::kRunOrFile, print_windows,
+      "alarm: over a limit; the first one opens a case. skipped: not judged, because a case "
+      "was open or too\nmany windows waited; it may have a gap all the same.");
   add_listing(app, of_file, "decisions", "Decisions about a run, with reasons",
               "gnomon decisions demo --ledger ledger.sqlite --json", From::kRunOrFile,
-              print_decisions);
+              print_decisions,
+              "step is the newest step of the run then. It falls after a rollback.");
   add_listing(app, of_file, "directives", "Orders to the trainer, and how far they got",
               "gnomon directives run-1 --url http://127.0.0.1:7717", From::kRunOrFile,
               print_directives);
