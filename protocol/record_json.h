@@ -65,6 +65,7 @@ class Place {
 
   // "steps[3].loss"; empty for the message itself.
   std::string text() const;
+  bool is_message() const { return parent_ == nullptr; }
 
  private:
   const Place* parent_ = nullptr;
@@ -146,8 +147,9 @@ json::value write_value(const T& value) {
   }
 }
 
-// Which rules are asked of what is read, each with those before it. What another version wrote may
-// lack members, which keep their defaults; that and an answer may have members that are not known.
+// Which rules are asked of what is read, each with those before it. Parts of what another version
+// wrote may lack members, which keep their defaults; that and an answer may have members that are
+// not known.
 enum class Rules { kOtherVersion, kAnswer, kStored, kNumbersAndHashes, kAll };
 
 inline bool accepts(const Range& range, double value) {
@@ -274,7 +276,7 @@ struct Reader {
     if (value != nullptr) {
       ++found;
       read(*value, Place(place, name), member, std::invoke(access, record));
-    } else if (member.required && rules > Rules::kOtherVersion) {
+    } else if (member.required && (rules > Rules::kOtherVersion || place.is_message())) {
       refuse_missing(place, name);
     }
   }

@@ -49,8 +49,8 @@ Mode mode_in_force(const State& state, const Policy& policy);
 std::string why_not(const State& state, const OperatorOverride& asked);
 
 // Events and states as JSON, for the ledger. state_from_json(state_to_json(s)) == s, byte for byte
-// when written again. A state of another version is read, too: members that it lacks keep their
-// defaults, and others are left out.
+// when written again. A state of another version is read, too: members that its parts lack keep
+// their defaults, and others are left out.
 std::string event_type(const Event& event);  // "step_reported"
 std::string event_to_json(const Event& event);
 Event event_from_json(const std::string& type, const std::string& json);
