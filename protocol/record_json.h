@@ -299,7 +299,8 @@ void Reading::read(const json::value& from, const Place& place, T& to) const {
   Reader<T> reader{*object, place, rules, to};
   describe<T>(reader);
   // A problem document may carry extension members (RFC 9457, section 3.2).
-  if (rules <= Rules::kAnswer) return;
+  const bool part = rules == Rules::kOtherVersion && !place.is_message();
+  if (rules == Rules::kAnswer || part) return;
   if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
   NameList known;
   describe<T>(known);
