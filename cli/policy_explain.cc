@@ -97,9 +97,8 @@ Sentences window_words(const Policy& policy) {
                               window.open_max));
   if (policy.verification.on_gradient_norm == "bf16") {
     words.push_back(
-        "When the gradient norm leaves its forecast, the whole run goes to BF16 at once, and "
-        "nothing "
-        "is asked first.");
+        "When the gradient norm leaves its forecast, the whole run goes to BF16 at once, without a "
+        "replay.");
   }
   return words;
 }

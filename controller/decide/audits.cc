@@ -52,9 +52,10 @@ void note_unusable(Core& core, int64_t id, const std::string& why) {
 
 void order_audit(Core& core, WindowState& window) {
   const State& s = core.s;
-  const bool wanted = window.kind == "shadow" && !s.ended && s.run.capabilities.exact_replay &&
+  // A window that is measured again may have one under way.
+  const bool wanted = window.kind == "shadow" && !window.audit_pending && !s.ended &&
+                      s.run.capabilities.exact_replay &&
                       s.watch.audits_unusable < kAuditsUnusableMax;
-  if (window.audit_pending) return;  // since it was measured before
   // The base of a rollback was saved under the plan before it.
   if (window.start.plan_version != window.plan_version) return;
   if (!wanted || !can_be_settled(s) || !is_drawn(s, window.id)) return;

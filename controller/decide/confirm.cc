@@ -29,7 +29,6 @@ constexpr int kPriorityConfirm = 40;
 constexpr double kApart = 3;              // errors of a mean
 constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
 
-// Per cent that honest devices of different kinds may part by.
 bool has_answered(const WindowState& window, const std::string& verifier) {
   return std::ranges::find(window.witnesses, verifier, &Witness::verifier) !=
          window.witnesses.end();

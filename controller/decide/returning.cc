@@ -285,6 +285,12 @@ bool ask_another(Core& core, WindowState& window) {
   return true;
 }
 
+// False for a probe of a containment or a series that is over.
+bool is_of_series(const Core& core, const PendingReplay& ordered, const WindowState& window) {
+  const std::optional<Containment>& now = core.s.containment;
+  return now && now->plan_version == window.plan_version && ordered.id >= now->probes.from_replay;
+}
+
 std::string said_by(const WindowState& window) {
   std::string all;
   for (const Witness& answer : window.probe_answers) {
@@ -427,15 +433,16 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
     return finish_probe_window(core, window_id, "skipped");
   }
   if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
-  // Nobody else was there, and the same source has said it once more.
-  if (has_probed(window, replay.verifier)) return judge_probe(core, ordered, false);
   const double d = *measured.d_percent;
   if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
     core.explain(fmt::format("{}: the probe is not counted: {}.", name, why));
-    if (!window.probe_answers.empty()) return judge_probe(core, ordered, false);
+    if (!window.probe_answers.empty() && is_of_series(core, ordered, window))
+      return judge_probe(core, ordered, false);
     set_back(core, ordered, name);
     return finish_probe_window(core, window_id, "skipped");
   }
+  // Nobody else was there, and the same source has said it once more.
+  if (has_probed(window, replay.verifier)) return judge_probe(core, ordered, false);
   note_source(s.containment->probes, ordered, replay);
   window.probe_answers.push_back(witness_of(replay));
   window.probe_answers.back().measured = measured;
@@ -451,7 +458,8 @@ void probe_failed(Core& core, const PendingReplay& ordered, const std::string& w
     series.others_cannot |= !ordered.avoid.empty();
   }
   const WindowState& window = *find_window(core.s, ordered.window);
-  if (core.s.containment && !window.probe_answers.empty()) return judge_probe(core, ordered, false);
+  if (!window.probe_answers.empty() && is_of_series(core, ordered, window))
+    return judge_probe(core, ordered, false);
   set_back(core, ordered, name);
   finish_probe_window(core, ordered.window, "failed");
 }
