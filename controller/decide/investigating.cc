@@ -274,12 +274,19 @@ TriageAnswer answer_of(const Case& investigation, const WindowState& window,
   const bool same = replay.role.starts_with("same");
   if (same) answer.end_hash = result.end_hash;
   if (evidence.finding) {
-    if (same) answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
+    if (same) {
+      answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
+      answer.by_losses = compare_spike_by_losses(result, *evidence.finding, window.steps);
+    }
     answer.spike =
         compare_spike(result, *evidence.finding, window.steps,
                       from_afar(evidence, replay.role, replay.number) ? kAroundSpike : 0);
   } else if (same) {
     answer.reproduction = compare_same_gap(result, evidence.measured);
+    answer.by_losses = compare_gap_by_losses(result, evidence.measured);
+  }
+  if (same && (!answer.reproduction->bitwise || answer.reproduction->reproduces)) {
+    answer.by_losses.reset();
   }
   if (replay.role == "long_fork") {
     const Measurement measured = measure_shadow(result);

@@ -70,8 +70,8 @@ BOOST_DESCRIBE_STRUCT(Reproduction, (),
                        other_batches))
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
 BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
-                      (kind, seed, failed, verifier, reproduction, spike, start_loss_plan, end_loss,
-                       long_d_percent, long_steps, end_hash))
+                      (kind, seed, failed, verifier, reproduction, by_losses, spike,
+                       start_loss_plan, end_loss, long_d_percent, long_steps, end_hash))
 BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                       (trigger, measured, finding, chance_excluded, steps, level_percent, in_bf16,
                        confirmation, source, on_trainer, reports_percent, rests_on, answers))

@@ -31,13 +31,19 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
 }
 
 std::string why_not_bits(const ReplayFinished& same) {
-  return same.fingerprint_equal ? "no step's hashes could be compared" : "the fingerprints differ";
+  if (!same.fingerprint_equal) return "the fingerprints differ";
+  return same.compared_steps > 0 ? "no two replays give the same ones"
+                                 : "no step's hashes could be compared";
 }
 
 }  // namespace
 
 Reproduction compare_same_gap(const ReplayFinished& same, const Measurement& measured) {
   if (auto bits = compare_bits(same)) return *bits;
+  return compare_gap_by_losses(same, measured);
+}
+
+Reproduction compare_gap_by_losses(const ReplayFinished& same, const Measurement& measured) {
   Reproduction result;
   if (!same.replay_end_loss_bf16) {
     result.reproduces = true;
@@ -75,6 +81,11 @@ Reproduction compare_same_gap(const ReplayFinished& same, const Measurement& mea
 Reproduction compare_same_spike(const ReplayFinished& same, const SpikeFinding& finding,
                                 int64_t steps_asked) {
   if (auto bits = compare_bits(same)) return *bits;
+  return compare_spike_by_losses(same, finding, steps_asked);
+}
+
+Reproduction compare_spike_by_losses(const ReplayFinished& same, const SpikeFinding& finding,
+                                     int64_t steps_asked) {
   const SpikeComparison seen = compare_spike(same, finding, steps_asked);
   Reproduction result;
   result.reproduces =

@@ -27,13 +27,17 @@ struct Reproduction {
 };
 
 // A window that alarmed by its gap of `measured`. Bits count only between equal fingerprints and
-// when at least one step was compared; else the replay reproduces when its own end loss lies over
-// the BF16 replay's by at least half the gap.
+// when at least one step was compared; else losses do.
 Reproduction compare_same_gap(const ReplayFinished& same, const Measurement& measured);
+// By losses the replay reproduces when its own end loss lies over the BF16 replay's by at least
+// half the gap.
+Reproduction compare_gap_by_losses(const ReplayFinished& same, const Measurement& measured);
 // A step that was not finite or a spike: without comparable bits the replay reproduces when it
 // shows the same.
 Reproduction compare_same_spike(const ReplayFinished& same, const SpikeFinding& finding,
                                 int64_t steps_asked);
+Reproduction compare_spike_by_losses(const ReplayFinished& same, const SpikeFinding& finding,
+                                     int64_t steps_asked);
 
 // How a replay went through the step of a finding.
 struct SpikeComparison {
@@ -56,7 +60,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   shadow, probe         a window's own, and whether the run's plan is good again
 //   instrument*           whether BF16 itself can be believed
 //   scores, rescue        what FP8 costs at each site, and without the sites that are suspected
-inline constexpr std::array<std::string_view, 19> kReplayRoles = {"shadow",
+inline constexpr std::array<std::string_view, 20> kReplayRoles = {"shadow",
                                                                   "probe",
                                                                   "instrument",
                                                                   "instrument_again",
@@ -65,6 +69,7 @@ inline constexpr std::array<std::string_view, 19> kReplayRoles = {"shadow",
                                                                   "rescue",
                                                                   "same",
                                                                   "bf16",
+                                                                  "same_again",
                                                                   "same_elsewhere",
                                                                   "same_on_trainer",
                                                                   "bf16_far",
@@ -80,6 +85,7 @@ inline bool is_of_instrument(ReplayRole role) { return role.starts_with("instrum
 
 // One replay that the triage wants. Kinds:
 //   same             the run's plan, by anyone
+//   same_again       the run's plan once more: does it get the bits of any replay before?
 //   same_elsewhere   the run's plan, by another verifier than the one that found a difference
 //   same_on_trainer  the run's plan, by the trainer's own device
 //   bf16             every GEMM in BF16 (of a spike; a gap has its BF16 replay already)
@@ -101,7 +107,8 @@ struct TriageAnswer {
   int64_t seed = 0;
   bool failed = false;  // nobody could do it
   std::string verifier;
-  std::optional<Reproduction> reproduction;  // same, same_elsewhere, same_on_trainer
+  std::optional<Reproduction> reproduction;  // same, same_again, same_elsewhere, same_on_trainer
+  std::optional<Reproduction> by_losses;     // the same without its bits, where those differ
   std::string end_hash;                      // of their weights; empty = not said
   std::optional<SpikeComparison> spike;      // of a finding
   std::optional<double> start_loss_plan;     // at the window's beginning, under the replay's plan
@@ -174,8 +181,8 @@ struct TriageStep {
 // whose weights were spoilt already, and not from the oldest one.
 bool spoilt_before(const TriageEvidence& evidence);
 
-// Replays of the run's own plan got other bits than the run, and than each other: exact replay does
-// not hold, and no machine is to blame.
+// Replays of the run's own plan got other bits than the run, and no two of them the same: exact
+// replay does not hold, and bits accuse no machine.
 bool replays_disagree(const TriageEvidence& evidence);
 
 // The gap that a case is about, in per cent: the level of an alarm of evidence; of one window,

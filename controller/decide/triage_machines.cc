@@ -1,6 +1,7 @@
 // Rows of triage: whose machine, or whose data, is wrong?
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "controller/decide/triage_rows.h"
@@ -138,6 +139,13 @@ std::optional<TriageStep> ask_elsewhere(const TriageView& v, const TriageAnswer&
     return TriageStep::ask({{"same_elsewhere"}});
   const TriageAnswer* second = seen_elsewhere(v, same);
   if (TriageView::reproduces(second)) return contradicted(v, same, *second);
+  // One replay alone does not say that bits can be had twice here.
+  const bool alone = same.reproduction->bitwise && !same.reproduction->other_batch &&
+                     !v.rules.trainer_replays &&
+                     std::ranges::count_if(v.evidence.answers, [](const TriageAnswer& known) {
+                       return known.reproduction && known.reproduction->bitwise;
+                     }) == 1;
+  if (alone && v.answer("same_again") == nullptr) return TriageStep::ask({{"same_again"}});
   // Bits say more than losses do.
   const bool by_second =
       second != nullptr && second->reproduction->bitwise && !same.reproduction->bitwise;

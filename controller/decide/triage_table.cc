@@ -204,6 +204,8 @@ bool of_small_gap(const TriageView& v) {
 // No replay gets any other's bits: the run is not exact, whatever its trainer says.
 std::optional<TriageStep> ask_exactness(const TriageView& v) {
   if (!replays_disagree(v.evidence)) return std::nullopt;
+  if (v.answer("same_again") == nullptr) return TriageStep::ask({{"same_again"}});
+  if (!v.of_audit()) return std::nullopt;
   return TriageStep::end("chance",
                          "Replays of the run's own plan get other bits than the run, and than each "
                          "other: replay is not exact here, and no machine is to blame. No further "
@@ -229,7 +231,7 @@ std::optional<TriageStep> blame_fp8(const TriageView& v) {
 constexpr Row kRows[] = {
     {of_window, ask_confirmation},       // nobody's word is enough
     {of_offset, ask_drift},              // equal weights evaluate otherwise, and no damage
-    {of_audit, ask_exactness},           // do replays agree with each other?
+    {of_all, ask_exactness},             // do replays agree with each other?
     {of_all, ask_hardware},              // does the run's own plan do it again?
     {of_audit, bear_out},                // nobody bears the auditor out
     {of_step, ask_bf16},                 // does BF16 suffer too?
@@ -295,16 +297,27 @@ double level_of(const TriageEvidence& evidence) {
 }
 
 bool replays_disagree(const TriageEvidence& evidence) {
-  const TriageAnswer* other = nullptr;
+  std::vector<std::string> ends;
   for (const TriageAnswer& answer : evidence.answers) {
-    const bool differs = answer.reproduction && answer.reproduction->bitwise &&
-                         !answer.reproduction->reproduces && !answer.end_hash.empty();
-    if (!differs) continue;
-    if (other != nullptr && other->end_hash != answer.end_hash) return true;
-    other = &answer;
+    if (!answer.reproduction || !answer.reproduction->bitwise) continue;
+    if (answer.reproduction->reproduces) return false;
+    if (answer.end_hash.empty()) continue;
+    if (std::ranges::find(ends, answer.end_hash) != ends.end()) return false;
+    ends.push_back(answer.end_hash);
   }
-  return false;
+  return ends.size() >= 2;
 }
+
+namespace {
+
+TriageEvidence without_bits(TriageEvidence evidence) {
+  for (TriageAnswer& answer : evidence.answers) {
+    if (answer.by_losses) answer.reproduction = answer.by_losses;
+  }
+  return evidence;
+}
+
+}  // namespace
 
 bool spoilt_before(const TriageEvidence& evidence) {
   return std::ranges::any_of(evidence.answers, [](const TriageAnswer& answer) {
@@ -313,7 +326,10 @@ bool spoilt_before(const TriageEvidence& evidence) {
 }
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
-  const TriageView view{evidence, rules};
+  const TriageEvidence by_losses = without_bits(evidence);
+  const bool asked = TriageView{evidence, rules}.answer("same_again") != nullptr;
+  const bool inexact = asked && evidence.trigger != "audit" && replays_disagree(evidence);
+  const TriageView view{inexact ? by_losses : evidence, rules};
   for (const Row& row : kRows) {
     if (!row.applies(view)) continue;
     if (auto step = row.ask(view)) return *step;

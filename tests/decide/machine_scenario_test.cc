@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ostream>
+#include <string>
+#include <vector>
+
 #include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
@@ -110,6 +114,62 @@ TEST(MachineScenarioTest, OnOtherMachinesChanceIsNotTakenForAFault) {
   for (const auto& verdict : run.decisions("verdict")) EXPECT_EQ(verdict.verdict, "chance");
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
+
+struct Sources {
+  const char* name;
+  std::vector<std::string> verifiers;
+  bool trainer_replays;
+};
+void PrintTo(const Sources& sources, std::ostream* out) { *out << sources.name; }
+
+// A trainer that promises exact replay and has kernels whose order of sums varies.
+class InexactRun : public ::testing::TestWithParam<Sources> {
+ protected:
+  SimulatedRun run_of(Truth truth) {
+    truth.inexact = true;
+    truth.verifiers = GetParam().verifiers;
+    truth.trainer_replays = GetParam().trainer_replays;
+    SimulatedRun run(truth, scenario_policy());
+    run.start();
+    run.train_until(1000);
+    run.drain();
+    return run;
+  }
+};
+
+TEST_P(InexactRun, ChanceAccusesNoMachine) {
+  Truth truth;
+  truth.noise_percent = 2;
+  const SimulatedRun run = run_of(truth);
+  EXPECT_GT(run.decisions("alarm").size(), 0u) << "the noise reaches the ceiling";
+  for (const auto& verdict : run.decisions("verdict")) EXPECT_EQ(verdict.verdict, "chance");
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+}
+
+TEST_P(InexactRun, ABitFlipIsToldByLosses) {
+  Truth truth;
+  truth.bit_flips = {333};
+  const SimulatedRun run = run_of(truth);
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("no two replays give the same ones"));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST_P(InexactRun, FaultyNumericsIsBlamed) {
+  const SimulatedRun run = run_of(numerical_fault({kGuilty}, 201, 1000));
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+}
+
+INSTANTIATE_TEST_SUITE_P(By, InexactRun,
+                         ::testing::Values(Sources{"two", {"v1:1", "v2:2"}, false},
+                                           Sources{"one", {"v1:1"}, false},
+                                           Sources{"one_and_the_trainer", {"v1:1"}, true},
+                                           Sources{"two_and_the_trainer", {"v1:1", "v2:2"}, true}),
+                         ::testing::PrintToStringParamName());
 
 TEST(MachineScenarioTest, WithoutAVerifierAnOpenCaseDoesNotKeepTheRunInFp8) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 1000), with([](Policy& p) {

@@ -228,8 +228,10 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
       static_cast<uint64_t>(window.start_step * 64 + order.nudge * 2 + (bf16 ? 0 : 1));
   double noise = truth_.noise_percent *
                  (philox_uniform(philox(9, 2, static_cast<uint64_t>(window.start_step))[0]) - 0.3);
-  // A machine of another kind rounds otherwise, which is as good as a nudge.
-  const bool as_the_run = order.nudge == 0 && (truth_.equal_fingerprints || sites.empty());
+  // A machine of another kind rounds otherwise, and so does one whose order of sums varies: that is
+  // as good as a nudge.
+  const bool exact = truth_.equal_fingerprints && !truth_.inexact;
+  const bool as_the_run = order.nudge == 0 && (exact || sites.empty());
   const double own = as_the_run
                          ? (sites.empty() ? 0 : noise)
                          : truth_.noise_percent * (philox_uniform(philox(9, 5, draw)[0]) - 0.5);

@@ -18,6 +18,12 @@ TriageAnswer same(bool reproduces, bool bitwise = true, std::optional<int64_t> m
   answer.reproduction = Reproduction{reproduces, bitwise, mismatch, false, "It was compared"};
   return answer;
 }
+// A replay that ended in these weights; by losses it shows the gap or the spike.
+TriageAnswer ends_in(const std::string& hash, TriageAnswer answer) {
+  answer.end_hash = hash;
+  answer.by_losses = Reproduction{true, false, {}, false, "It was compared by losses"};
+  return answer;
+}
 TriageAnswer by(const std::string& verifier, TriageAnswer answer) {
   answer.verifier = verifier;
   return answer;
@@ -199,7 +205,23 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         TableCase{"FirstTheSameAgain", of_gap({}), plain(), "same"},
         TableCase{"NobodyCould", of_gap({failed("same")}), plain(), "= unexplained"},
-        TableCase{"OtherBits", of_gap({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"OtherBits", of_gap({same(false, true, 105)}), plain(), "same_again"},
+        TableCase{"OtherBitsTwice",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_again")}), plain(),
+                  "= transient_fault"},
+        TableCase{"OtherBitsEachTime",
+                  of_gap({ends_in("a", same(false, true, 105)),
+                          ends_in("b", same(false, true, 105, "same_again"))}),
+                  plain(1), "fp8_nudged1 bf16_nudged1"},
+        TableCase{"OtherBitsEachTimeAskOnceMore",
+                  of_gap({ends_in("a", same(false, true, 105)),
+                          ends_in("b", same(false, true, 105, "same_elsewhere"))}),
+                  rules_with(others), "same_again"},
+        TableCase{"OtherBitsOfOneOfThree",
+                  of_gap({ends_in("a", same(false, true, 105)),
+                          ends_in("b", same(false, true, 105, "same_elsewhere")),
+                          ends_in("a", same(false, true, 105, "same_again"))}),
+                  rules_with(others), "= transient_fault"},
         TableCase{"OtherBitsAskAnother", of_gap({same(false, true, 105)}), rules_with(others),
                   "same_elsewhere"},
         TableCase{"TheVerifierWasWrong",
@@ -209,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
                   of_gap({same(false, true, 105), same(false, true, 105, "same_elsewhere")}),
                   rules_with(others), "= transient_fault"},
         TableCase{"NobodyElseCould", of_gap({same(false, true, 105), failed("same_elsewhere")}),
-                  rules_with(others), "= transient_fault"},
+                  rules_with(others), "same_again"},
         TableCase{"AskTheTrainer", of_gap({same(false, true, 105)}), rules_with(trainer),
                   "same_on_trainer"},
         TableCase{"TheTrainerDoesItAgain",
@@ -218,9 +240,10 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"TheTrainerDoesNot",
                   of_gap({same(false, true, 105), same(false, true, 105, "same_on_trainer")}),
                   rules_with(trainer), "= transient_fault"},
-        TableCase{"OnceTooOften", of_gap({same(false, true, 105)}), rules_with(relapse),
-                  "= persistent_fault"},
-        TableCase{"TheFirstIsOnceTooOften", of_gap({same(false, true, 105)}),
+        TableCase{"OnceTooOften",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_again")}),
+                  rules_with(relapse), "= persistent_fault"},
+        TableCase{"TheFirstIsOnceTooOften", of_gap({same(false, true, 105), failed("same_again")}),
                   rules_with(none_is_transient), "= persistent_fault"},
         TableCase{"TwoContradictEachOtherAndTheTrainerIsAsked",
                   of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
@@ -338,7 +361,9 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"FirstBoth", of_spike({}), plain(), "same bf16"},
         TableCase{"Bf16CameFirstAndIsNotAskedAgain", of_spike({went("bf16", 0)}), plain(), "same"},
         TableCase{"Bf16FailedFirst", of_spike({failed("bf16")}), plain(), "same"},
-        TableCase{"NotAgain", of_spike({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"NotAgain",
+                  of_spike({same(false, true, 105), same(false, true, 105, "same_again")}), plain(),
+                  "= transient_fault"},
         TableCase{"SameUnknown", of_spike({failed("same"), went("bf16", 0)}), plain(),
                   "= unexplained"},
         TableCase{"WaitsForBf16", of_spike({same(true)}), plain(), "bf16"},
