@@ -25,7 +25,9 @@ struct HistoryOptions {
 void add_ledger_options(CLI::App& command, HistoryOptions& options) {
   command.add_option("--ledger", options.ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
-  command.add_option("--run", options.run, "run-1, name or name/job; without it, the newest run");
+  CLI::Option* run = command.add_option(
+      "RUN", options.run, "run-1, a name (its newest job) or name/job; without it, the newest run");
+  command.add_option("--run", options.run, "The same")->excludes(run);
 }
 
 void summarize_run(const HistoryOptions& options, Context& context) {
@@ -68,13 +70,13 @@ void add_ledger_commands(CLI::App& app, Context& context) {
       ->check(CLI::NonNegativeNumber);
   summary->add_flag("--json", options->json, "Print JSON");
   summary->footer(
-      "Example:\n  gnomon summary --ledger ledger.sqlite --expect fp8 --out summary.json");
+      "Example:\n  gnomon summary demo --ledger ledger.sqlite --expect fp8 --out summary.json");
   summary->callback([options, &context] { summarize_run(*options, context); });
 
   CLI::App* report = app.add_subcommand("report", "A run as one self-contained HTML file");
   add_ledger_options(*report, *options);
   report->add_option("--out", options->out, "File to write")->required();
-  report->footer("Example:\n  gnomon report --ledger ledger.sqlite --out report.html");
+  report->footer("Example:\n  gnomon report demo --ledger ledger.sqlite --out report.html");
   report->callback([options] { report_run(*options); });
 }
 

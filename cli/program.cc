@@ -9,7 +9,9 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <numeric>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,37 @@ const CLI::App& innermost(const CLI::App& app) {
   return chosen.empty() ? app : innermost(*chosen.back());
 }
 
+// Letters to insert, remove or replace until one word is the other.
+size_t edits_between(std::string_view one, std::string_view other) {
+  std::vector<size_t> row(other.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= one.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= other.size(); ++j) {
+      const size_t replaced = diagonal + (one[i - 1] == other[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean NAME?" where a name is a slip or two away, else nothing.
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
+  const size_t most = word.size() < 5 ? 1 : 2;
+  const auto nearest = std::ranges::min_element(
+      names, {}, [&](const std::string& name) { return edits_between(word, name); });
+  if (nearest == names.end() || edits_between(word, *nearest) > most) return "";
+  return fmt::format("; did you mean {}?", *nearest);
+}
+
+std::string wrong_option(const CLI::App& command, const std::string& word, const char* what) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return what + did_you_mean(word.substr(0, word.find('=')), names);
+}
+
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = innermost(app);
   const std::vector<const CLI::App*> known =
@@ -49,14 +82,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   // An option that is wrong, where a command may stand but need not.
   const bool optional = command.get_require_subcommand_min() == 0;
   if (known.empty() || (optional && (extra.empty() || extra.front().starts_with('-')))) {
-    return error.what();
+    return wrong_option(command, extra.empty() ? "" : extra.front(), error.what());
   }
   std::vector<std::string> names;
   names.reserve(known.size());
   for (const CLI::App* one : known) names.push_back(one->get_name());
-  return fmt::format("{}: not accepted; expected one of {}",
+  return fmt::format("{}: not accepted; expected one of {}{}",
                      extra.empty() ? "no command" : "command = " + extra.front(),
-                     fmt::join(names, ", "));
+                     fmt::join(names, ", "),
+                     extra.empty() ? "" : did_you_mean(extra.front(), names));
 }
 
 // `formats cast` takes every word that is no option of its own as a value, so "--" in front of
