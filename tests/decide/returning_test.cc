@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <set>
 
 #include "controller/decide/gap_noise.h"
-#include "tests/decide/scenarios.h"
+#include "tests/decide/probe_scenes.h"
 
 namespace gnomon::decide {
 namespace {
@@ -20,11 +19,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
-
-constexpr int64_t kBegins = 201, kHolds = 100'000;  // steps
-constexpr int64_t kEnded = 240;                     // of a fault that is soon over
-
-bool is_probe(const ReplayFinished& answer) { return answer.purpose == "probe"; }
 
 // A probe's answer with noise of its own, per cent of the loss.
 struct NoisyProbes {
@@ -92,89 +86,6 @@ TEST(ReturningTest, OneVerifierAloneDoesNotBringFp8Back) {
   run.train_until(3000);
   EXPECT_GE(run.decisions("probe").size(), 20u);
   EXPECT_THAT(run.decisions("return"), IsEmpty());
-}
-
-struct Alone {
-  bool trainer_confirms = false;
-  bool trainer_can = true;
-};
-
-SimulatedRun alone(const Alone& scene, int64_t until, bool lies) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, until);
-  truth.total_steps = 1600;
-  truth.verifiers = {"v1:1"};
-  truth.trainer_confirms = scene.trainer_confirms;
-  SimulatedRun run(truth, with([](Policy& p) { p.returning.quiet_windows_max = 2; }));
-  run.lie = [lies](ReplayFinished& answer) {
-    if (lies && is_probe(answer) && !answer.on_trainer)
-      answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
-  };
-  run.filter = [&run, scene](const Event& event) {
-    const auto* answer = std::get_if<ReplayFinished>(&event);
-    if (answer == nullptr || !answer->on_trainer || scene.trainer_can || !is_probe(*answer))
-      return true;
-    run.feed(
-        ReplayFailed{answer->replay, answer->window, "plan", "no memory for the trainer's state"});
-    return false;
-  };
-  run.start();
-  run.train_until(1600);
-  return run;
-}
-
-int64_t probes_of_trainer(const SimulatedRun& run) {
-  return std::ranges::count_if(run.effects, [](const Effect& effect) {
-    const auto* order = std::get_if<OrderReplay>(&effect);
-    return order != nullptr && order->purpose == "probe" && order->on_trainer;
-  });
-}
-
-TEST(ReturningTest, TheTrainerDoesTheLastProbeWhereOneVerifierIsAlone) {
-  const SimulatedRun run = alone({.trainer_confirms = true}, kEnded, false);
-  EXPECT_THAT(run.decisions("return"), SizeIs(1));
-  EXPECT_EQ(probes_of_trainer(run), 1);
-}
-
-TEST(ReturningTest, TheTrainerDeniesWhatALyingVerifierSaysOfProbes) {
-  const SimulatedRun run = alone({.trainer_confirms = true}, kHolds, true);
-  EXPECT_THAT(run.decisions("return"), IsEmpty());
-  EXPECT_GE(probes_of_trainer(run), 1);
-}
-
-TEST(ReturningTest, ATrainerThatCannotDoesNotKeepTheRunForEver) {
-  const SimulatedRun run = alone({.trainer_confirms = true, .trainer_can = false}, kEnded, false);
-  EXPECT_THAT(run.decisions("return"), SizeIs(1));
-}
-
-TEST(ReturningTest, WhereNobodyElseCanBeAskedOneVerifierIsBelieved) {
-  const SimulatedRun run = alone({}, kEnded, false);
-  EXPECT_THAT(run.decisions("return"), SizeIs(1));
-  EXPECT_EQ(probes_of_trainer(run), 0);
-}
-
-// 4% a window until it is contained, then as much as `mild`.
-Truth milder(double mild) {
-  Truth truth;
-  truth.total_steps = 3000;
-  truth.noise_percent = 0.4;
-  truth.damage = [mild](int64_t step, const std::set<std::string>& fp8) {
-    if (!fp8.contains(kGuilty) || step < kBegins) return 0.0;
-    return step < kEnded ? 0.2 : mild / 20;
-  };
-  return truth;
-}
-
-Policy patient() {
-  return with([](Policy& p) {
-    p.detector.prior_scale_percent = 0.2;
-    p.returning.quiet_windows_max = 4;
-  });
-}
-
-std::vector<std::string> sentences(const SimulatedRun& run, const std::string& kind) {
-  std::vector<std::string> all;
-  for (const RecordDecision& decision : run.decisions(kind)) all.push_back(decision.sentence);
-  return all;
 }
 
 TEST(ReturningTest, OneThatLiesDoesNotMakeUpForWhatAnotherOneSees) {
@@ -312,49 +223,6 @@ TEST(ReturningTest, AVerifierThatIsGoneIsNoSecondSource) {
   EXPECT_GE(probes_of_trainer(run), 1);
 }
 
-// A lone verifier beside a trainer whose probe is not answered for as long as `silent` holds.
-SimulatedRun awaiting_trainer(const bool& silent, double timeout_seconds) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
-  truth.total_steps = 2600;
-  truth.verifiers = {"v1:1"};
-  truth.trainer_confirms = true;
-  Policy policy = patient();
-  policy.directives.timeout_seconds = timeout_seconds;
-  SimulatedRun run(truth, policy);
-  run.filter = [&silent](const Event& event) {
-    const auto* answer = std::get_if<ReplayFinished>(&event);
-    return !(silent && answer != nullptr && answer->on_trainer && is_probe(*answer));
-  };
-  run.start();
-  while (run.step < 1600 && probes_of_trainer(run) == 0) run.advance();
-  return run;
-}
-
-TEST(ReturningTest, AProbeThatTheTrainerDoesNotTakeInTimeIsDoneWithout) {
-  const bool silent = true;
-  SimulatedRun run = awaiting_trainer(silent, 60);
-  run.train_until(1600);
-  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
-}
-
-TEST(ReturningTest, ARunThatEndsDoesNotWaitForItsTrainersProbe) {
-  bool silent = true;
-  SimulatedRun run = awaiting_trainer(silent, 6000);
-  run.drain();
-  run.end("lost");
-  silent = false;
-  run.drain();
-  EXPECT_THAT(run.state.windows, IsEmpty());
-  AttemptStarted again;
-  again.attempt = run.attempt;
-  again.base_step = run.step;
-  again.cause = std::string(kContinued);
-  again.plan_version = run.state.plan_version;
-  run.feed(again);
-  run.train_until(2600);
-  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
-}
-
 TEST(ReturningTest, AWindowThatIsTrainedAgainCountsOnce) {
   SimulatedRun run(milder(0), with([](Policy& p) {
                      p.detector.prior_scale_percent = 0.4;
@@ -412,55 +280,6 @@ TEST(ReturningTest, NoiseOfAnyShapeDoesNotKeepARunInBf16) {
   run.start();
   run.train_until(3000);
   EXPECT_THAT(sentences(run, "return"), SizeIs(1));
-}
-
-TEST(ReturningTest, ARunThatIsOnlyWatchedDoesNotStopItsTrainerForProbes) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
-  truth.total_steps = 3000;
-  truth.verifiers = {"v1:1"};
-  truth.trainer_confirms = true;
-  SimulatedRun run(truth, scenario_policy());
-  run.start();
-  while (run.step < 1000 && !run.state.containment) run.advance();
-  run.advance();
-  run.ask("mode", 0, "observe");
-  run.train_until(3000);
-  EXPECT_EQ(probes_of_trainer(run), 0);
-  EXPECT_LE(run.decisions("return").size(), 8u) << "each waits longer than the one before";
-}
-
-TEST(ReturningTest, AnswersOfTheTrainerWithoutALossAreNotAskedForEver) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
-  truth.total_steps = 3000;
-  truth.verifiers = {"v1:1"};
-  truth.trainer_confirms = true;
-  SimulatedRun run(truth, scenario_policy());
-  run.lie = [](ReplayFinished& answer) {
-    if (is_probe(answer) && answer.on_trainer) answer.run_end_loss_bf16.reset();
-  };
-  run.start();
-  run.train_until(3000);
-  EXPECT_EQ(probes_of_trainer(run), 1);
-  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
-}
-
-// The trainer's probe of a window that a spike or a broken instrument spoils says nothing; that
-// does not make the verifier's word enough.
-TEST(ReturningTest, AProbeOfTheTrainersThatIsNotCountedIsAskedAgain) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kHolds);
-  truth.total_steps = 2000;
-  truth.verifiers = {"v1:1"};
-  truth.trainer_confirms = true;
-  truth.bump = [](int64_t step, const std::set<std::string>&) { return step == 281 ? 3.0 : 0.0; };
-  SimulatedRun run(truth, with([](Policy& p) { p.ladder.rungs = {"bf16"}; }));
-  run.lie = [](ReplayFinished& answer) {
-    if (is_probe(answer) && !answer.on_trainer)
-      answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
-  };
-  run.start();
-  run.train_until(2000);
-  EXPECT_THAT(sentences(run, "return"), IsEmpty());
-  EXPECT_GE(probes_of_trainer(run), 2);
 }
 
 TEST(ReturningTest, AVerifierThatWasSilentOnceIsASourceAgain) {
