@@ -64,15 +64,31 @@ void Recorder::record(const rehearsal::CatalogueRun& run, const rehearsal::Trace
              run.file_name(), result.outcome, result.heldout_bf16, to_go / 60);
 }
 
+// Steps of long runs do not fit into a repository, and their findings do not need them.
+void forget_steps(rehearsal::Trace& trace) {
+  std::erase_if(trace.events, [](const rehearsal::TracedEvent& each) {
+    return std::holds_alternative<decide::StepReported>(each.event) ||
+           std::holds_alternative<decide::CheckpointCompleted>(each.event);
+  });
+  for (rehearsal::TracedEvent& each : trace.events) {
+    auto* replay = std::get_if<decide::ReplayFinished>(&each.event);
+    if (replay == nullptr) continue;
+    replay->steps.clear();
+    replay->losses.clear();
+    replay->run_losses.clear();
+  }
+}
+
 void Recorder::work(int job) {
   try {
     for (size_t i = next++; i < left.size(); i = next++) {
       const fs::path scratch = fs::path(options.scratch) / fmt::format("{}-job{}", getpid(), job);
       fs::remove_all(scratch);
       const rehearsal::Study& study = rehearsal::study_from_name(options.catalogue.study);
-      const rehearsal::Trace trace =
+      rehearsal::Trace trace =
           rehearsal::rehearse(rehearsal::setup_of(study, left[i], options.data, scratch));
       fs::remove_all(scratch);
+      if (!study.every_step_in_a_window) forget_steps(trace);
       trace.write(fs::path(options.record) / left[i].file_name());
       record(left[i], trace.result);
     }
@@ -100,14 +116,7 @@ void record(const DetectBenchOptions& options) {
   if (!recorder.failure.empty()) throw Error(recorder.failure);
 }
 
-// Without steps: those of long runs fill the memory, and findings do not need them.
-void forget_steps(rehearsal::Trace& trace) {
-  std::erase_if(trace.events, [](const rehearsal::TracedEvent& each) {
-    return std::holds_alternative<decide::StepReported>(each.event);
-  });
-}
-
-std::vector<rehearsal::Trace> read_traces(const std::string& directory, bool with_steps) {
+std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
   std::vector<fs::path> files;
   std::error_code absent;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
@@ -120,7 +129,6 @@ std::vector<rehearsal::Trace> read_traces(const std::string& directory, bool wit
   std::vector<rehearsal::Trace> traces;
   for (const fs::path& file : files) {
     traces.push_back(rehearsal::Trace::read(file));
-    if (!with_steps) forget_steps(traces.back());
   }
   return traces;
 }
@@ -154,7 +162,7 @@ void bench_detect(const DetectBenchOptions& options) {
   const decide::Policy policy =
       options.policy.empty() ? decide::Policy() : decide::Policy::load(options.policy);
   const bool dense = options.catalogue.study == "dense";
-  const std::vector<rehearsal::Trace> traces = read_traces(options.traces, dense);
+  const std::vector<rehearsal::Trace> traces = read_traces(options.traces);
   boost::json::object found = dense ? rehearsal::findings(traces, decide::gap_settings(policy))
                                     : rehearsal::budget_findings(traces, policy);
   found["build"] = fmt::format("{} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler);

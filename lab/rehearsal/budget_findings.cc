@@ -11,7 +11,6 @@
 #include "controller/decide/promise.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings_numbers.h"
-#include "lab/rehearsal/gradient_switch.h"
 #include "lab/rehearsal/recorded_runs.h"
 
 namespace gnomon::rehearsal {
@@ -118,7 +117,6 @@ class BudgetFindings {
             {"ends", ends()},
             {"liars", liars()},
             {"rivals", rivals()},
-            {"gradient_switch", gradient_switch(observed_)},
             {"by_fault", by_fault()},
             {"runs", rows()}};
   }

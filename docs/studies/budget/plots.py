@@ -15,19 +15,7 @@ COLOURS = {"observed": "#0072B2", "half": "#D55E00"}
 NAMES = {"observed": "default budget (5%)", "half": "25 of every 50 steps"}
 MISSED = 40_000  # steps: where runs without an alarm are drawn
 
-plt.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.color": "#E4E4E4",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-    }
-)
+plt.style.use(HERE.parent / "studies.mplstyle")
 
 
 def main():

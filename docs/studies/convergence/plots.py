@@ -2,6 +2,7 @@
 
 import io
 import os
+from pathlib import Path
 
 import matplotlib
 
@@ -42,22 +43,8 @@ UNMOVED = [
 ]
 FIRST_STEP = 100  # before it a mean over SMOOTH blocks is not one
 
-plt.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "font.size": 9,
-        "axes.titlesize": 9.5,
-        "axes.grid": True,
-        "grid.color": "#E4E4E4",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "legend.fontsize": 8,
-        "lines.linewidth": 1.4,
-    }
-)
+plt.style.use(Path(__file__).resolve().parents[1] / "studies.mplstyle")
+plt.rcParams.update({"axes.titlesize": 9.5, "legend.fontsize": 8, "lines.linewidth": 1.4})
 
 
 def steps_of(values, every):

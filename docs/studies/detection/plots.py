@@ -16,19 +16,7 @@ BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#
 RIVALS = ["eprocess", "eprocess_any", "cusum", "ewma", "glr", "shewhart", "fixed"]
 LEAST = 0.02  # per cent: where the logarithmic axes of ends begin
 
-plt.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "font.size": 9,
-        "axes.grid": True,
-        "grid.color": "#E4E4E4",
-        "grid.linewidth": 0.6,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-    }
-)
+plt.style.use(HERE.parent / "studies.mplstyle")
 
 
 def shadows(path):
