@@ -122,11 +122,13 @@ struct Chart {
 
 std::vector<Chart> charts_of(Core& core) {
   Watch& watch = core.s.watch;
+  const GapSettings offsets = offset_settings(
+      core.policy,
+      offset_allowed(watch, core.policy, static_cast<int64_t>(watch.offset_level_step)));
   return {{watch.gap, watch.seen, gap_settings(core.policy)},
           {watch.long_gap, watch.long_seen, settings_of_forks(core)},
-          {watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level)},
-          {watch.offset_down, watch.offset_down_seen,
-           offset_settings(core.policy, watch.offset_level)}};
+          {watch.offset, watch.offset_seen, offsets},
+          {watch.offset_down, watch.offset_down_seen, offsets}};
 }
 
 // Learns from the windows that are known one by one alone, and from nothing before them.

@@ -50,13 +50,29 @@ double risen_evidence(const Policy& policy) {
   return gap_thresholds(gap_settings(policy)).suspicion / 4;
 }
 
-// A drift is a rise over the level of the windows before by more than that level itself, and by
-// more than a gap may be: the offset of healthy runs wanders by a part of itself as they learn, a
-// scale that has gone wrong multiplies it.
-GapSettings offset_settings(const Policy& policy, double level_percent) {
+namespace {
+
+// Healthy offsets grow with the logarithm of the steps: between two steps by no more than this.
+double growth(const Policy& policy, double from, double to) {
+  const double doublings = std::abs(std::log2((to + kYoungSteps) / (from + kYoungSteps)));
+  return policy.detector.tolerance_percent * doublings;
+}
+
+}  // namespace
+
+double offset_allowed(const Watch& watch, const Policy& policy, int64_t step) {
+  const auto to = static_cast<double>(step);
+  const double least = std::max(policy.detector.tolerance_percent, std::abs(watch.offset_level));
+  if (watch.offset_windows == 0) return least + growth(policy, 0, to);
+  // Few windows do not tell the level well.
+  const double unknown = growth(policy, 0, to) / static_cast<double>(watch.offset_windows);
+  return least + growth(policy, watch.offset_level_step, to) + unknown;
+}
+
+GapSettings offset_settings(const Policy& policy, double allowed_percent) {
   GapSettings settings;
   settings.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
-  settings.tolerance_percent = std::max(policy.detector.tolerance_percent, std::abs(level_percent));
+  settings.tolerance_percent = allowed_percent;
   settings.ceiling_percent = HUGE_VAL;
   settings.prior_scale_percent = policy.detector.prior_scale_percent;
   settings.burn_in_windows = 0;

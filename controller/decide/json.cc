@@ -111,9 +111,9 @@ BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, offset_down, offset_level, offset_windows, seen,
-                       long_seen, offset_seen, offset_down_seen, instrument, burst_left,
-                       windows_judged, every, next_long, long_start, unverified_windows,
+                      (gap, long_gap, offset, offset_down, offset_level, offset_level_step,
+                       offset_windows, seen, long_seen, offset_seen, offset_down_seen, instrument,
+                       burst_left, windows_judged, every, next_long, long_start, unverified_windows,
                        dirty_since, stability, sentinels, audits_unusable, called_start,
                        called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),

@@ -17,12 +17,15 @@ constexpr double kLevelWeight = 0.03;  // of a new window in the level
 
 double percent_of(const Measurement& m) { return 100 * *m.offset / *m.reference; }
 
-// One window moves the level by no more than a drift is.
-void follow(Watch& watch, double offset, double tolerance) {
+// The longer ago the level's windows are, the less they tell. One window moves the level by no more
+// than is allowed.
+void follow(Watch& watch, double offset, double step, double allowed) {
   watch.offset_windows += 1;
-  const double weight = std::max(kLevelWeight, 1.0 / static_cast<double>(watch.offset_windows));
-  const double most = std::max(tolerance, std::abs(watch.offset_level));
-  watch.offset_level += weight * std::clamp(offset - watch.offset_level, -most, most);
+  const double since = 1 - (watch.offset_level_step + kYoungSteps) / (step + kYoungSteps);
+  const double weight =
+      std::max({kLevelWeight, 1.0 / static_cast<double>(watch.offset_windows), since});
+  watch.offset_level += weight * std::clamp(offset - watch.offset_level, -allowed, allowed);
+  watch.offset_level_step += weight * (step - watch.offset_level_step);
 }
 
 }  // namespace
@@ -31,31 +34,34 @@ GapVerdict observe_offset(Core& core, const WindowState& window) {
   Watch& watch = core.s.watch;
   const Measurement& m = *window.measured;
   if (!m.offset) return {};
-  if (watch.offset.scale.plan_version != window.plan_version) watch.offset_windows = 0;
+  if (watch.offset.scale.plan_version != window.plan_version) {
+    watch.offset_windows = 0;
+    watch.offset_level = 0;
+  }
   const double offset = percent_of(m);
-  // The first one has no level to be compared with: none at all is what FP8 should cost.
-  const double level = watch.offset_windows == 0 ? 0 : watch.offset_level;
-  if (watch.offset_windows == 0) watch.offset_level = offset;
-  const double ceiling = core.policy.detector.ceiling_percent;
   const double moved = offset - watch.offset_level;
-  const GapSettings settings = offset_settings(core.policy, watch.offset_level);
+  const double allowed = offset_allowed(watch, core.policy, window.start.step);
+  const double most = core.policy.detector.ceiling_percent + allowed;
+  // The first one has no level, and is one.
+  const double by = watch.offset_windows == 0 ? 0 : moved;
+  const GapSettings settings = offset_settings(core.policy, allowed);
   GapSample sample = gap_sample(core, window);
   sample.floor_percent = sample.most_percent = 0;
-  sample.d_percent = moved;
+  sample.d_percent = by;
   GapVerdict up = observe_gap(watch.offset, sample, settings);
   record_evidence_window(watch.offset, watch.offset_seen, window, up.statistic);
-  sample.d_percent = -moved;
+  sample.d_percent = -by;
   GapVerdict down = observe_gap(watch.offset_down, sample, settings);
   record_evidence_window(watch.offset_down, watch.offset_down_seen, window, down.statistic);
-  follow(watch, offset, core.policy.detector.tolerance_percent);
+  follow(watch, offset, static_cast<double>(window.start.step), allowed);
   down.x = -std::abs(down.x);
   GapVerdict verdict = down.alarm ? down : up;
-  if (!(std::abs(offset - level) > ceiling)) return verdict;
+  if (!(std::abs(moved) > most)) return verdict;
   verdict.alarm = true;
   verdict.rule = "ceiling";
-  verdict.statistic = std::abs(offset - level);
-  verdict.threshold = ceiling;
-  verdict.x = std::copysign(verdict.x, offset - level);
+  verdict.statistic = std::abs(moved);
+  verdict.threshold = most;
+  verdict.x = std::copysign(verdict.x, moved);
   return verdict;
 }
 

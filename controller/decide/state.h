@@ -283,6 +283,7 @@ struct Watch {
   GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, above its level
   GapState offset_down;     // and below it
   double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
+  double offset_level_step = 0;  // the same mean of the windows' first steps
   int64_t offset_windows = 0;
   std::vector<EvidenceWindow> seen;         // the windows of gap.newest
   std::vector<EvidenceWindow> long_seen;    // of long_gap.newest

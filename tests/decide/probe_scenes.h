@@ -12,7 +12,7 @@
 namespace gnomon::decide {
 
 inline constexpr int64_t kBegins = 201, kHolds = 100'000;  // steps
-inline constexpr int64_t kEnded = 240;                     // of a fault that is soon over
+inline constexpr int64_t kOver = 240;                      // of a fault that is soon over
 
 inline bool is_probe(const ReplayFinished& answer) { return answer.purpose == "probe"; }
 
@@ -23,7 +23,7 @@ inline Truth milder(double mild) {
   truth.noise_percent = 0.4;
   truth.damage = [mild](int64_t step, const std::set<std::string>& fp8) {
     if (!fp8.contains(kGuilty) || step < kBegins) return 0.0;
-    return step < kEnded ? 0.2 : mild / 20;
+    return step < kOver ? 0.2 : mild / 20;
   };
   return truth;
 }

@@ -33,7 +33,7 @@ struct NoisyProbes {
 // An alarm at 4% a window, after which probes show `level` with a deviation of 0.2%: the policy's
 // scale, which no window teaches better.
 SimulatedRun noisy(uint64_t seed, double level, int64_t steps) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.noise_percent = 0.4;
   truth.total_steps = steps;
   SimulatedRun run(truth, with([](Policy& p) {
@@ -145,7 +145,7 @@ TEST(ReturningTest, WhatAQuarantinedVerifierHasSaidInProbesIsForgotten) {
 // `factor`: its loss over the true one. `equal`: devices have the run's fingerprint.
 SimulatedRun kept_from_fp8(const std::vector<std::string>& verifiers, bool trainer,
                            double factor = 1.2, bool equal = true) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 1600;
   truth.verifiers = verifiers;
   truth.trainer_confirms = trainer;
@@ -241,7 +241,7 @@ TEST(ReturningTest, AWindowThatIsTrainedAgainCountsOnce) {
 }
 
 TEST(ReturningTest, AProbeThatWasOrderedBeforeAnotherOneFailedIsNotCounted) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 3000;
   SimulatedRun run(truth, scenario_policy());
   std::vector<ReplayFinished> kept;
@@ -300,7 +300,7 @@ TEST(ReturningTest, AVerifierThatWasSilentOnceIsASourceAgain) {
 }
 
 TEST(ReturningTest, AsManyProbesAsThePolicyWantsMayPass) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 3000;
   SimulatedRun run(truth, with([](Policy& p) { p.returning.probe_passes = 60; }));
   run.start();
@@ -309,7 +309,7 @@ TEST(ReturningTest, AsManyProbesAsThePolicyWantsMayPass) {
 }
 
 TEST(ReturningTest, ProbesThatNobodyCanJudgeAreTriedMoreSeldomAndThatIsSaid) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 3000;
   SimulatedRun run(truth, scenario_policy());
   run.lie = [](ReplayFinished& answer) {

@@ -41,7 +41,7 @@ SimulatedRun alone(const Alone& scene, int64_t until, bool lies) {
 }
 
 TEST(TrainerProbesTest, TheTrainerDoesTheLastProbeWhereOneVerifierIsAlone) {
-  const SimulatedRun run = alone({.trainer_confirms = true}, kEnded, false);
+  const SimulatedRun run = alone({.trainer_confirms = true}, kOver, false);
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
   EXPECT_EQ(probes_of_trainer(run), 1);
 }
@@ -53,19 +53,19 @@ TEST(TrainerProbesTest, TheTrainerDeniesWhatALyingVerifierSaysOfProbes) {
 }
 
 TEST(TrainerProbesTest, ATrainerThatCannotDoesNotKeepTheRunForEver) {
-  const SimulatedRun run = alone({.trainer_confirms = true, .trainer_can = false}, kEnded, false);
+  const SimulatedRun run = alone({.trainer_confirms = true, .trainer_can = false}, kOver, false);
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
 }
 
 TEST(TrainerProbesTest, WhereNobodyElseCanBeAskedOneVerifierIsBelieved) {
-  const SimulatedRun run = alone({}, kEnded, false);
+  const SimulatedRun run = alone({}, kOver, false);
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
   EXPECT_EQ(probes_of_trainer(run), 0);
 }
 
 // A lone verifier beside a trainer whose probe is not answered for as long as `silent` holds.
 SimulatedRun awaiting_trainer(const bool& silent, double timeout_seconds) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 2600;
   truth.verifiers = {"v1:1"};
   truth.trainer_confirms = true;
@@ -107,7 +107,7 @@ TEST(TrainerProbesTest, ARunThatEndsDoesNotWaitForItsTrainersProbe) {
 }
 
 TEST(TrainerProbesTest, ARunThatIsOnlyWatchedDoesNotStopItsTrainerForProbes) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 3000;
   truth.verifiers = {"v1:1"};
   truth.trainer_confirms = true;
@@ -122,7 +122,7 @@ TEST(TrainerProbesTest, ARunThatIsOnlyWatchedDoesNotStopItsTrainerForProbes) {
 }
 
 TEST(TrainerProbesTest, AnswersOfTheTrainerWithoutALossAreNotAskedForEver) {
-  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  Truth truth = numerical_fault({kGuilty}, kBegins, kOver);
   truth.total_steps = 3000;
   truth.verifiers = {"v1:1"};
   truth.trainer_confirms = true;
