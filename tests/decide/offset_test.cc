@@ -15,7 +15,9 @@ namespace {
 
 // Per cent of the loss. As in the budget study's healthy runs: nothing in the first 400 steps, 1%
 // after 20,000, with a deviation of 0.3%.
-double healthy(int64_t step) { return std::max(0.0, 0.18 * std::log2(static_cast<double>(step) / 400)); }
+double healthy(int64_t step) {
+  return std::max(0.0, 0.18 * std::log2(static_cast<double>(step) / 400));
+}
 constexpr double kDeviation = 0.3;
 
 std::vector<int64_t> every(int64_t distance, int64_t from = 0) {

@@ -134,7 +134,7 @@ inline std::vector<Scenario> all_scenarios() {
   wild.noise_percent = 2;
   Truth drift;
   drift.total_steps = 2000;
-  drift.drift = [](int64_t step) { return step >= 700 ? 0.3 : 0.0; };
+  drift.drift = [](int64_t step) { return step >= 700 ? 0.6 : 0.0; };
   Truth stale = drift;
   stale.in_kernel = true;
   const auto longer = [](SimulatedRun& run) {
