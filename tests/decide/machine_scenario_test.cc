@@ -137,10 +137,10 @@ class InexactRun : public ::testing::TestWithParam<Sources> {
     return run;
   }
   // Without those of audits, which find early on that replay is not exact.
-  static std::vector<RecordDecision> verdicts_of_gaps(const SimulatedRun& run) {
+  static std::vector<RecordDecision> verdicts_of_losses(const SimulatedRun& run) {
     std::vector<RecordDecision> verdicts = run.decisions("verdict");
     std::erase_if(verdicts, [](const RecordDecision& verdict) {
-      return verdict.evidence.find("\"trigger\":\"gap\"") == std::string::npos;
+      return verdict.evidence.find("\"trigger\":\"audit\"") != std::string::npos;
     });
     return verdicts;
   }
@@ -150,7 +150,7 @@ TEST_P(InexactRun, ChanceAccusesNoMachine) {
   Truth truth;
   truth.noise_percent = 2;
   const SimulatedRun run = run_of(truth);
-  EXPECT_GT(verdicts_of_gaps(run).size(), 0u) << "the noise reaches the ceiling";
+  EXPECT_GT(verdicts_of_losses(run).size(), 0u) << "the noise reaches the ceiling";
   for (const auto& verdict : run.decisions("verdict"))
     EXPECT_THAT(std::string(verdict.verdict), AnyOf("chance", "broken_instrument"))
         << verdict.sentence;
@@ -162,16 +162,16 @@ TEST_P(InexactRun, ABitFlipIsToldByLosses) {
   Truth truth;
   truth.bit_flips = {333};
   const SimulatedRun run = run_of(truth);
-  ASSERT_GE(verdicts_of_gaps(run).size(), 1u);
-  EXPECT_EQ(verdicts_of_gaps(run)[0].verdict, "transient_fault");
-  EXPECT_THAT(verdicts_of_gaps(run)[0].sentence, HasSubstr("no two replays give the same ones"));
+  ASSERT_GE(verdicts_of_losses(run).size(), 1u);
+  EXPECT_EQ(verdicts_of_losses(run)[0].verdict, "transient_fault");
+  EXPECT_THAT(verdicts_of_losses(run)[0].sentence, HasSubstr("no two replays give the same ones"));
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
 TEST_P(InexactRun, FaultyNumericsIsBlamed) {
   const SimulatedRun run = run_of(numerical_fault({kGuilty}, 201, 1000));
-  ASSERT_GE(verdicts_of_gaps(run).size(), 1u);
-  EXPECT_EQ(verdicts_of_gaps(run)[0].verdict, "fp8_numerics");
+  ASSERT_GE(verdicts_of_losses(run).size(), 1u);
+  EXPECT_EQ(verdicts_of_losses(run)[0].verdict, "fp8_numerics");
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
 }
 
