@@ -306,7 +306,8 @@ RunSetAside::RunSetAside(const std::string& label, std::string reason)
     : HttpError(503, "The run is set aside",
                 fmt::format("the decision state of {} cannot be had: {}", label, reason),
                 "other runs; this one when gnomond has been stopped and `gnomon ledger repair` has "
-                "rebuilt its state, or a backup has been restored"),
+                "rebuilt its state, or a backup has been restored, or, where its policy cannot be "
+                "read, PUT /v1/runs/{run}/policy has replaced it"),
       reason_(std::move(reason)) {
   retry_after(10);
 }

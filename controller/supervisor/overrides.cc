@@ -115,9 +115,30 @@ OverrideAccepted override_run(WriteContext write, int64_t id, const OverrideRequ
   return accepted;
 }
 
+namespace {
+
+// False for the policy of a version that had other keys.
+bool can_be_read(const std::string& toml) {
+  try {
+    decide::Policy::parse(toml, "policy");
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 void set_policy(WriteContext write, int64_t id, const std::string& toml) {
-  CachedRun& run = write.runs.load(write.transaction, id);
   decide::Policy policy = decide::Policy::parse(toml, "policy");
+  const std::optional<RunRow> row = ledger::load_run(write.transaction.connection(), id);
+  if (row && !can_be_read(row->policy)) {
+    ledger::set_policy(write.transaction.connection(), id, toml);
+    ledger::insert_audit(write.transaction.connection(), write.runs.now(), id, "policy_changed",
+                         toml);
+    return write.runs.serve_again(write.transaction, id);
+  }
+  CachedRun& run = write.runs.load(write.transaction, id);
   // What it was told until now, it was told under the old one.
   write.runs.save(write.transaction, run);
   record_replaced_policy(write.transaction.connection(), write.runs.now(), id, run.seq,

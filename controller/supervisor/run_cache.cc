@@ -72,6 +72,12 @@ void RunCache::restore_run(Connection& connection, const RunRow& row) {
   }
 }
 
+void RunCache::serve_again(LedgerTransaction& transaction, int64_t id) {
+  if (const std::optional<RunRow> row = ledger::load_run(transaction.connection(), id))
+    restore_run(transaction.connection(), *row);
+  load(transaction, id);
+}
+
 void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
   runs_.erase(id);
   transaction.on_commit([this, id] {

@@ -56,6 +56,9 @@ class RunCache {
   CachedRun& load(LedgerTransaction& transaction, int64_t id);
   // False: the run is set aside, being deleted, or not there.
   bool readable(LedgerTransaction& transaction, int64_t run);
+  // What made the run unreadable has been replaced: reads it, and shows it as a start does. Throws
+  // as load() does.
+  void serve_again(LedgerTransaction& transaction, int64_t id);
   // True: load() reads nothing.
   bool has(int64_t run) const { return runs_.contains(run); }
   // A run that is being deleted leaves memory, and after the commit all that is shown of it.

@@ -212,6 +212,23 @@ TEST_F(LostRunTest, TheDaemonRepairsTheLedgerFromMemory) {
   EXPECT_EQ(trainer.post_steps({{test_step(26)}}).accepted, 1);
 }
 
+// Another version had a key that this one does not have.
+TEST_F(LostRunTest, APolicyThatCannotBeReadCanBeReplaced) {
+  edit("UPDATE runs SET policy = '[window]' || char(10) || 'absent = 1' WHERE id = 1");
+  restart();
+  EXPECT_EQ(get("/v1/runs").at(0).at("phase"), "set_aside");
+  const auto refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{test_step(26)}}));
+  EXPECT_THAT(refusal.accepted, HasSubstr("PUT /v1/runs/{run}/policy"));
+  EXPECT_EQ(refused("PUT", trainer.path("/policy"), "[window]\nabsent = 2\n").status, 400);
+  trainer.client().checked("PUT", trainer.path("/policy"), test_policy());
+  EXPECT_EQ(metric("gnomon_runs_set_aside"), 0);
+  EXPECT_EQ(trainer.post_steps({{test_step(26)}}).accepted, 1);
+  EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), 26);
+  verifier.complete(held, 0.001);
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_EQ(rebuilt(), on_record());
+}
+
 // The operator takes leave of it.
 TEST_F(LostRunTest, OneThatHasEndedCanBeDeleted) {
   edit(
