@@ -42,10 +42,13 @@ void add_policy_commands(CLI::App& app, Context&) {
 
   CLI::App* explain = policy->add_subcommand("explain", "Says in words what a policy does");
   explain->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
+  auto steps = std::make_shared<int64_t>(0);
+  explain->add_option("--steps", *steps, "The run's length: says which faults it is too short for")
+      ->check(CLI::PositiveNumber);
   explain->footer("Example:\n  gnomon policy explain examples/policies/cautious.toml");
-  explain->callback([file] {
+  explain->callback([file, steps] {
     const decide::Policy told = file->empty() ? decide::Policy() : decide::Policy::load(*file);
-    for (const PolicySection& section : explain_policy(told)) {
+    for (const PolicySection& section : explain_policy(told, *steps)) {
       fmt::print("{}\n", section.title);
       for (const std::string& sentence : section.sentences) fmt::print("  {}\n", sentence);
     }

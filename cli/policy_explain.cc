@@ -52,7 +52,7 @@ Sentences cadence_words(const Policy& policy) {
           "them back."};
 }
 
-Sentences promise_words(const Policy& policy) {
+Sentences promise_words(const Policy& policy, int64_t run_steps) {
   const double scale = policy.detector.prior_scale_percent;
   const decide::WindowLengths lengths = decide::asked_lengths(policy, 0);
   Sentences words{fmt::format(
@@ -60,7 +60,9 @@ Sentences promise_words(const Policy& policy) {
       "fills, within {} steps.",
       policy.detector.ceiling_percent, lengths.every * 3 / 2 + lengths.steps)};
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
-    words.push_back(decide::promise_in_words(promise));
+    const bool too_late = run_steps > 0 && promise.within_steps > run_steps;
+    words.push_back(decide::promise_in_words(promise) +
+                    (too_late ? " This run is over before that." : ""));
   }
   words.push_back(fmt::format(
       "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "
@@ -78,10 +80,11 @@ Sentences promise_words(const Policy& policy) {
   return words;
 }
 
-Sentences window_words(const Policy& policy) {
+Sentences window_words(const Policy& policy, int64_t run_steps) {
   const Policy::Window& window = policy.window;
   Sentences words = cadence_words(policy);
-  for (std::string& sentence : promise_words(policy)) words.push_back(std::move(sentence));
+  for (std::string& sentence : promise_words(policy, run_steps))
+    words.push_back(std::move(sentence));
   if (const int64_t steps = decide::long_fork_steps(policy); steps > 0 && window.long_steps == 0) {
     words.push_back(fmt::format(
         "{:.0f}% of that budget goes into long forks of {} steps: they see damage that builds up "
@@ -239,11 +242,11 @@ Sentences verifier_words(const Policy::Verifier& verifier) {
 
 }  // namespace
 
-std::vector<PolicySection> explain_policy(const Policy& policy) {
+std::vector<PolicySection> explain_policy(const Policy& policy, int64_t run_steps) {
   Sentences changes = changed_settings(list_settings(policy), list_settings(Policy()), true);
   if (changes.empty()) changes.emplace_back("Nothing.");
   return {{"Mode", mode_words(policy)},
-          {"What is verified", window_words(policy)},
+          {"What is verified", window_words(policy, run_steps)},
           {"Alarms", alarm_words(policy)},
           {"What an alarm is", triage_words(policy)},
           {"What is done", action_words(policy)},

@@ -13,6 +13,7 @@ struct PolicySection {
   std::vector<std::string> sentences;
 };
 
-std::vector<PolicySection> explain_policy(const decide::Policy& policy);
+// `run_steps`: the run's length, 0 where it is not known.
+std::vector<PolicySection> explain_policy(const decide::Policy& policy, int64_t run_steps);
 
 }  // namespace gnomon::cli

@@ -116,22 +116,50 @@ void print_rows(const boost::json::array& rows, const char* when_empty) {
   fmt::print("{}", table.empty() ? std::string(when_empty) + "\n" : table.text());
 }
 
-// Rows of the run, from gnomond or from a ledger's file. `list` is the end of the route.
-boost::json::array rows_of_run(const ListOptions& options, const char* list, const char* sql) {
-  if (!options.ledger.empty()) {
-    const LedgerView ledger(options.ledger);
-    return parse_json_exactly(ledger.rows(sql, ledger.run_named(options.run).id)).as_array();
+// Rows from gnomond or from a ledger's file.
+class Source {
+ public:
+  explicit Source(const ListOptions& options) : run_(options.run) {
+    if (!options.ledger.empty()) {
+      ledger_.emplace(options.ledger);
+      return;
+    }
+    ClientOptions access = options.access;
+    access.url = url_or_environment(access.url, ServerOptions().access.url);
+    server_.emplace(access);
   }
-  ClientOptions access = options.access;
-  access.url = url_or_environment(access.url, ServerOptions().access.url);
-  Server server(access);
-  return server.get_list(fmt::format("/v1/runs/{}/{}", server.resolve_run(options.run), list));
-}
+  boost::json::array runs() {
+    if (server_) return server_->get_list("/v1/runs");
+    boost::json::array rows;
+    for (const RunRow& run : ledger_->runs()) rows.push_back(summary(run.id));
+    return rows;
+  }
+  Row run() {
+    if (server_) return server_->get(base()).as_object();
+    return summary(ledger_->run_named(run_).id);
+  }
+  // `name` is the end of the route.
+  boost::json::array list(const char* name, const char* sql) {
+    if (server_) return server_->get_list(base() + "/" + name);
+    return rows(sql, ledger_->run_named(run_).id);
+  }
+
+ private:
+  std::string base() { return "/v1/runs/" + server_->resolve_run(run_); }
+  boost::json::array rows(const char* sql, int64_t run) {
+    return parse_json_exactly(ledger_->rows(sql, run)).as_array();
+  }
+  Row summary(int64_t run) { return rows(views::kRunSummary, run).at(0).as_object(); }
+
+  std::string run_;
+  std::optional<LedgerView> ledger_;
+  std::optional<Server> server_;
+};
 
 template <typename R>
 void print_list(const ListOptions& options, const char* list, const char* sql,
                 const char* when_empty, void (*prepare)(Row&) = nullptr) {
-  boost::json::array rows = rows_of_run(options, list, sql);
+  boost::json::array rows = Source(options).list(list, sql);
   if (options.json) {
     fmt::print("{}", pretty_json(rows));
     return;
@@ -142,8 +170,7 @@ void print_list(const ListOptions& options, const char* list, const char* sql,
 }
 
 void print_runs(const ListOptions& options) {
-  Server server(options.access);
-  const boost::json::array rows = server.get_list("/v1/runs");
+  const boost::json::array rows = Source(options).runs();
   if (options.json) {
     fmt::print("{}", pretty_json(rows));
     return;
@@ -264,10 +291,12 @@ struct Status {
 
 void print_status_in_words(const Status& status) {
   const Row& run = status.run;
-  print_line("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
-             text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
-             text_or_dash(run, "phase"), text_or_dash(run, "mode"),
-             time_text(run, "registered_at"));
+  std::string stands = text_of(run, "state");
+  // A ledger's file has neither.
+  if (!text_of(run, "phase").empty()) stands += ", " + text_of(run, "phase");
+  if (!text_of(run, "mode").empty()) stands += ", mode " + text_of(run, "mode");
+  print_line("{}/{} ({}): {}, registered {}\n", text_of(run, "name"), text_of(run, "job_id"),
+             run_id_of(run), stands, time_text(run, "registered_at"));
   if (!text_of(run, "verdict").empty()) {
     const bool dated = std::isfinite(number_of(run, "verdict_since"));
     print_line("{}{}: {}\n", verdict_text(run),
@@ -318,15 +347,14 @@ boost::json::value to_json(Status status) {
 }
 
 void print_status(const ListOptions& options) {
-  Server server(options.access);
-  std::string base = "/v1/runs/" + server.resolve_run(options.run);
+  Source source(options);
   Status status;
-  status.run = server.get(base).as_object();
-  status.windows = server.get_list(base + "/windows");
-  status.decisions = server.get_list(base + "/decisions");
-  status.directives = server.get_list(base + "/directives");
-  status.overrides = server.get_list(base + "/overrides");
-  status.notices = server.get_list(base + "/notices");
+  status.run = source.run();
+  status.windows = source.list("windows", views::kWindows);
+  status.decisions = source.list("decisions", views::kDecisions);
+  status.directives = source.list("directives", views::kDirectives);
+  status.overrides = source.list("overrides", views::kOverrides);
+  status.notices = source.list("notices", views::kNotices);
   if (options.json) {
     fmt::print("{}", pretty_json(to_json(std::move(status))));
   } else {
@@ -334,23 +362,17 @@ void print_status(const ListOptions& options) {
   }
 }
 
-enum class From { kAllRuns, kRun, kRunOrFile };
-
 CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options, const char* name,
-                      const char* what, const char* example, From from,
+                      const char* what, const char* example, bool of_run,
                       void (*print)(const ListOptions&), const char* columns = nullptr) {
   CLI::App* command = app.add_subcommand(name, what);
-  if (from != From::kAllRuns) {
+  if (of_run) {
     command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
         ->required();
   }
-  if (from == From::kRunOrFile) {
-    CLI::Option* file = command->add_option("--ledger", options->ledger,
-                                            "ledger.sqlite, in place of asking gnomond");
-    add_url_option_beside(*file, *command, options->access, "Where gnomond listens");
-  } else {
-    add_url_option(*command, *options);
-  }
+  CLI::Option* file =
+      command->add_option("--ledger", options->ledger, "ledger.sqlite, in place of asking gnomond");
+  add_url_option_beside(*file, *command, options->access, "Where gnomond listens");
   command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
   command->footer((columns != nullptr ? fmt::format("{}\n\n", columns) : std::string()) +
                   "Example:\n  " + example);
@@ -362,33 +384,30 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options
 
 void add_server_commands(CLI::App& app, Context&) {
   auto options = std::make_shared<ListOptions>();
-  auto of_file = std::make_shared<ListOptions>();
-  of_file->access.url.clear();  // said on the command line, else the environment's
+  options->access.url.clear();  // said on the command line, else the environment's
   CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
-                               From::kAllRuns, print_runs);
+                               false, print_runs);
   add_runs_end_command(*runs);
   add_runs_delete_command(*runs);
   runs->callback([runs, options] {
     if (runs->get_subcommands().empty()) print_runs(*options);
   });
-  add_listing(app, options, "status", "Where a run stands", "gnomon status demo", From::kRun,
+  add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
               print_status);
   add_listing(
-      app, of_file, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
-      "gnomon windows demo/1", From::kRunOrFile, print_windows,
+      app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
+      "gnomon windows demo/1", true, print_windows,
       "alarm: over a limit; the first one opens a case. skipped: not judged, because a case "
       "was open or too\nmany windows waited; it may have a gap all the same.");
-  add_listing(app, of_file, "decisions", "Decisions about a run, with reasons",
-              "gnomon decisions demo --ledger ledger.sqlite --json", From::kRunOrFile,
-              print_decisions,
+  add_listing(app, options, "decisions", "Decisions about a run, with reasons",
+              "gnomon decisions demo --ledger ledger.sqlite --json", true, print_decisions,
               "step is the newest step of the run then. It falls after a rollback.");
-  add_listing(app, of_file, "directives", "Orders to the trainer, and how far they got",
-              "gnomon directives run-1 --url http://127.0.0.1:7717", From::kRunOrFile,
-              print_directives);
-  add_listing(app, of_file, "notices",
+  add_listing(app, options, "directives", "Orders to the trainer, and how far they got",
+              "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
+  add_listing(app, options, "notices",
               "The trainer's notices to people: failed checkpoints,"
               " dropped reports, plans changed without the controller, memory errors of its GPU",
-              "gnomon notices demo", From::kRunOrFile, print_notices);
+              "gnomon notices demo", true, print_notices);
 }
 
 }  // namespace gnomon::cli

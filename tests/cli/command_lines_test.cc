@@ -118,6 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
         CommandLine{"APolicyIsExplainedInWords",
                     "policy explain @source/examples/policies/balanced.toml", 0,
                     "change the recipe to"},
+        CommandLine{"AShortRunIsToldWhatItIsTooShortFor", "policy explain --steps 5000", 0,
+                    "19 times of 20. This run is over before that."},
         CommandLine{"WhatAPolicyChangesIsTold",
                     "policy explain @source/examples/policies/balanced.toml", 0,
                     "ladder.rungs = [\"pin\", \"recipe\", \"bf16\", \"hold\"] (default "

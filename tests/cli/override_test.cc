@@ -206,6 +206,12 @@ TEST_F(OverrideTest, ListsOfALedgersFileAreThoseOfTheDaemon) {
     EXPECT_EQ(of_file.output, gnomon({list, "small", "--json"}).output) << of_file.errors;
     EXPECT_EQ(run_gnomon({list, "small", "--ledger", file}).output, gnomon({list, "small"}).output);
   }
+  const EndedProcess status =
+      run_gnomon({"status", "small", "--ledger", daemon_.ledger().string()});
+  EXPECT_THAT(status.output, AllOf(HasSubstr("small/1 (run-1): live, registered"),
+                                   HasSubstr("a pause is on its way"), HasSubstr("No room.")));
+  EXPECT_THAT(run_gnomon({"runs", "--ledger", daemon_.ledger().string()}).output,
+              AllOf(HasSubstr("run-1"), HasSubstr("small"), HasSubstr("live")));
   EXPECT_EQ(run_gnomon({"decisions", "other", "--ledger", daemon_.ledger().string()}).status, 2);
   const Variables there = {{"GNOMON_URL", daemon_.url()}};
   EXPECT_EQ(run_gnomon({"decisions", "small"}, there).status, 0) << "by the environment";
