@@ -82,7 +82,8 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
     add_references(study, references, name, seed);
     for (const std::string& role : roles) {
       // What a lie costs is not asked: weights are as healthy ones.
-      if (role == "half" && fault.starts_with("liar")) continue;
+      const bool lies = fault.starts_with("liar");
+      if (role == "half" && (lies || seed > study.twins_to_seed)) continue;
       runs.push_back({role, name, fault, seed});
     }
   };

@@ -42,7 +42,8 @@ struct Study {
   int64_t fault_from;    // first step of most faults: before, the noise is learned
   int64_t warmup_steps;  // of the learning rate
   bool every_step_in_a_window;
-  // Up to this seed references have two twins, nudged by a rounding error: they show chance.
+  // Up to this seed references have two twins, nudged by a rounding error: they show chance; and
+  // runs of the budget study are compared with the old default, half of every 50 steps.
   int64_t twins_to_seed;
   std::span<const Configuration> configurations;
 };
