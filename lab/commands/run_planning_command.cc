@@ -137,6 +137,10 @@ void add_verification_options(CLI::App& plan, PlanningOptions& options) {
                   "Snapshot, reload and switch of one verification")
       ->capture_default_str()
       ->group(group);
+  plan.add_option("--budget-percent", options.question.budget_percent,
+                  "verification.budget_percent of a policy: what it promises")
+      ->capture_default_str()
+      ->group(group);
   plan.add_option("--detector-delay", model.delay_windows,
                   "Whole windows with the fault in them until the alarm")
       ->capture_default_str()

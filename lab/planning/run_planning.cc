@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "controller/decide/cadence.h"
-#include "controller/decide/policy.h"
 #include "controller/decide/window_lengths.h"
 
 namespace gnomon::cli {
@@ -48,6 +47,8 @@ void check(const RunQuestion& question) {
   require(question.checkpoint_every >= 1 && question.checkpoint_every <= 100'000'000,
           "--checkpoint-every", static_cast<double>(question.checkpoint_every),
           "a number of steps from 1 to 1e8");
+  require(question.budget_percent >= 0.1 && question.budget_percent <= 100, "--budget-percent",
+          question.budget_percent, "per cent of the compute of training, from 0.1 to 100");
   if (question.gpu_hour_price) {
     require(*question.gpu_hour_price > 0 && *question.gpu_hour_price <= 1e6, "--gpu-hour-price",
             *question.gpu_hour_price, "a price above 0, at most 1e6");
@@ -251,9 +252,10 @@ std::string policy_snippet(const RunWay& way) {
   return fmt::format("[window]\nevery = {}\nsteps = {:.0f}\n", way.every, way.model.window_steps);
 }
 
-// What the default policy does in this run.
+// What a policy of that budget does in this run.
 RunPlan::AtBudget plan_at_budget(const RunQuestion& question, const RunModel& model) {
   decide::Policy policy;
+  policy.verification.budget_percent = question.budget_percent;
   policy.window.steps = static_cast<int64_t>(model.window_steps);
   policy.economics.speedup = model.speedup;
   policy.economics.switch_steps = model.switch_steps;

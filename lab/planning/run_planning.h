@@ -10,6 +10,7 @@
 
 #include "controller/decide/economics.h"
 #include "controller/decide/hazard.h"
+#include "controller/decide/policy.h"
 #include "controller/decide/promise.h"
 
 namespace gnomon::cli {
@@ -31,6 +32,7 @@ struct RunQuestion {
   double loss_gap_percent = 0;  // FP8's at the end, over BF16's loss
   double loss_exponent = decide::kLossComputeExponent;
   int64_t checkpoint_every = 1;  // the cadence is a multiple of it
+  double budget_percent = decide::Policy().verification.budget_percent;
 };
 
 // One way to run it. All rates are per GPU-hour paid.
@@ -69,7 +71,7 @@ struct RunPlan {
   std::vector<HazardRow> table;            // 1/10k to 1/1M
   std::vector<Sensitivity> sensitivities;  // the largest first
   double best_spare_gpus = 0;              // for this hazard; not rounded
-  // At the policy's default budget of verification, on the training GPUs.
+  // At that budget of verification, on the training GPUs.
   struct AtBudget {
     double budget_percent = 0;
     int64_t every = 0;

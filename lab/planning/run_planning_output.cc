@@ -167,9 +167,11 @@ json::object to_json(const RunPlan::AtBudget& budget) {
 
 std::string budget_in_words(const RunPlan::AtBudget& budget) {
   std::string text = fmt::format(
-      "\nThe policy's default, {}% of the compute for all replays, is a window every {} steps and "
-      "does {:.3f} times the work of BF16. A lasting fault is caught, 19 times of 20, within\n",
-      budget.budget_percent, budget.every, budget.net);
+      "\nA budget of {}% of the compute for all replays{} is a window every {} steps and does "
+      "{:.3f} times the work of BF16. A lasting fault is caught, 19 times of 20, within\n",
+      budget.budget_percent,
+      budget.budget_percent == decide::Policy().verification.budget_percent ? ", the default," : "",
+      budget.every, budget.net);
   for (const decide::Promise& promise : budget.promises) {
     text += fmt::format("  {} steps, if it costs {:.2g}% of the loss in a window\n",
                         promise.within_steps, promise.gap_percent);
@@ -204,7 +206,7 @@ json::object to_json(const RunQuestion& question, const RunPlan& plan) {
           {"net_speedup", best.net},
           {"every", best.every},
           {"policy", plan.policy},
-          {"at_default_budget", to_json(plan.at_budget)},
+          {"at_budget", to_json(plan.at_budget)},
           {"ways", ways},
           {"bf16",
            {{"steps", json_optional(plan.bf16_steps)},

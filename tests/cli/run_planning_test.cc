@@ -56,8 +56,15 @@ TEST(RunPlanningTest, TheDefaultBudgetStandsBesideTheBestCadence) {
   EXPECT_THAT(
       in_words(asked, plan),
       HasSubstr(fmt::format("{} steps, if it costs", plan.at_budget.promises[0].within_steps)));
-  const auto json = to_json(asked, plan).at("at_default_budget");
+  const auto json = to_json(asked, plan).at("at_budget");
   EXPECT_EQ(json.at("every").as_int64(), plan.at_budget.every);
+  RunQuestion more = asked;
+  more.budget_percent = 20;
+  const RunPlan dense = plan_run(more);
+  EXPECT_LT(dense.at_budget.every, plan.at_budget.every);
+  EXPECT_LT(dense.at_budget.promises[0].within_steps, plan.at_budget.promises[0].within_steps);
+  more.budget_percent = 0;
+  EXPECT_THROW(plan_run(more), ConfigError);
 }
 
 TEST(RunPlanningTest, StepsBecomeGpuHoursDaysAndMoney) {
