@@ -13,6 +13,7 @@
 #include "protocol/json.h"
 #include "storage/json_rows.h"
 #include "storage/rows.h"
+#include "storage/view_queries.h"
 
 namespace gnomon::cli {
 
@@ -105,6 +106,11 @@ RunRow LedgerView::run_named(const std::string& name) const {
 
 std::string LedgerView::rows(const char* sql, int64_t run) const {
   Query query = connection_->query(sql, run, 0, std::numeric_limits<int64_t>::max());
+  return rows_as_json(query);
+}
+
+std::string LedgerView::summary(int64_t run) const {
+  Query query = connection_->query(views::kRunSummary, run);
   return rows_as_json(query);
 }
 

@@ -49,6 +49,8 @@ class LedgerView {
   // The rows of one of storage/view_queries.h that lists by number, as gnomond's API shows them: a
   // JSON array.
   std::string rows(const char* sql, int64_t run) const;
+  // What the API shows of the run, as far as it is in the ledger: a JSON array of one object.
+  std::string summary(int64_t run) const;
   double verify_seconds(int64_t run) const;  // replays and evaluations
   // The decision core's state as it was last written down; nothing when the ledger has none.
   struct DecisionState {

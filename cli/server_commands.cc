@@ -141,15 +141,14 @@ class Source {
   // `name` is the end of the route.
   boost::json::array list(const char* name, const char* sql) {
     if (server_) return server_->get_list(base() + "/" + name);
-    return rows(sql, ledger_->run_named(run_).id);
+    return parse_json_exactly(ledger_->rows(sql, ledger_->run_named(run_).id)).as_array();
   }
 
  private:
   std::string base() { return "/v1/runs/" + server_->resolve_run(run_); }
-  boost::json::array rows(const char* sql, int64_t run) {
-    return parse_json_exactly(ledger_->rows(sql, run)).as_array();
+  Row summary(int64_t run) {
+    return parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
   }
-  Row summary(int64_t run) { return rows(views::kRunSummary, run).at(0).as_object(); }
 
   std::string run_;
   std::optional<LedgerView> ledger_;
