@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/hash.h"
@@ -10,10 +11,11 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr size_t kBatchesMax = 128;      // newest batches that a new one is compared with
-constexpr int64_t kRepeatsMin = 3;       // in a row
-constexpr double kCollapsedLoss = 0.25;  // nats; no text that is new to a model is so easy
-constexpr double kOverfitShare = 0.8;    // of the lowest held-out loss
+constexpr size_t kBatchesMax = 128;       // newest batches that a new one is compared with
+constexpr int64_t kRepeatsMin = 3;        // in a row
+constexpr double kCollapsedLoss = 0.25;   // nats; no text that is new to a model is so easy
+constexpr double kOverfitShare = 0.8;     // of the lowest held-out loss
+constexpr double kMeanWeight = 1.0 / 32;  // of a new step in the mean loss
 
 void note_batch(Core& core, const StepReported& step) {
   Health& health = core.s.watch.health;
@@ -39,11 +41,12 @@ void note_batch(Core& core, const StepReported& step) {
 
 void note_collapse(Core& core, const StepReported& step) {
   State& s = core.s;
-  const SentinelSignal& loss = s.watch.sentinels.loss;
-  if (loss.count < kSentinelLearns) return;
-  const bool low = loss.level < kCollapsedLoss;
-  if (!low) {
-    if (loss.level > 2 * kCollapsedLoss) s.watch.health.collapse_said = false;
+  if (!std::isfinite(step.loss)) return;
+  double& mean = s.watch.health.mean_loss;
+  mean += (mean == 0 ? 1 : kMeanWeight) * (step.loss - mean);
+  if (s.watch.sentinels.loss.count < kSentinelLearns) return;
+  if (mean >= kCollapsedLoss) {
+    if (mean > 2 * kCollapsedLoss) s.watch.health.collapse_said = false;
     return;
   }
   if (s.watch.health.collapse_said) return;
@@ -53,8 +56,8 @@ void note_collapse(Core& core, const StepReported& step) {
           fmt::format("The training loss has fallen to {:.3f} nats at step {}. Text that is new "
                       "to a model is not so easy: the data repeats itself, or the targets are "
                       "among the inputs.",
-                      loss.level, step.step),
-          {{"loss", number(loss.level)}})
+                      mean, step.step),
+          {{"loss", number(mean)}})
       .verdict = "loss_collapse";
 }
 
@@ -67,16 +70,17 @@ void note_health(Core& core, const StepReported& step) {
 
 bool note_overfitting(Core& core, double lowest_held_out, const std::string& seen) {
   State& s = core.s;
-  const SentinelSignal& loss = s.watch.sentinels.loss;
-  if (loss.count < kSentinelLearns || loss.level > kOverfitShare * lowest_held_out) return false;
+  const double mean = s.watch.health.mean_loss;
+  if (s.watch.sentinels.loss.count < kSentinelLearns || mean > kOverfitShare * lowest_held_out)
+    return false;
   if (s.watch.health.overfitting_said) return true;
   s.watch.health.overfitting_said = true;
   core.record("health",
               fmt::format("The run learns its text by heart: {}, while the training loss is {:.3f} "
                           "nats and the held-out loss has been {:.3f} at best. More data or fewer "
                           "epochs, not another precision.",
-                          seen, loss.level, lowest_held_out),
-              {{"loss", number(loss.level)}, {"lowest_bf16_loss", number(lowest_held_out)}})
+                          seen, mean, lowest_held_out),
+              {{"loss", number(mean)}, {"lowest_bf16_loss", number(lowest_held_out)}})
       .verdict = "overfitting";
   return true;
 }

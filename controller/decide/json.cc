@@ -106,7 +106,8 @@ BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                        up_since, down_since))
 BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm, cast_saturated, cast_flushed, cast_peak))
 BOOST_DESCRIBE_STRUCT(Health, (),
-                      (batch_keys, repeats, repeats_said, collapse_said, overfitting_said))
+                      (batch_keys, repeats, repeats_said, collapse_said, overfitting_said,
+                       mean_loss))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))

@@ -271,6 +271,9 @@ struct Health {
   bool repeats_said = false;
   bool collapse_said = false;
   bool overfitting_said = false;
+  // Exponentially weighted mean of the training loss, which is never below what was reported; 0 =
+  // none was.
+  double mean_loss = 0;
 };
 
 // Audits in a row without bits that can be compared, before they are given up.

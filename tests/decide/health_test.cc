@@ -92,6 +92,18 @@ TEST(HealthTest, ALossThatCollapsesIsSaid) {
   EXPECT_NE(run.said[0].sentence.find("the data repeats itself"), std::string::npos);
 }
 
+// What a fault of FP8 does to a loss: it explodes and comes back, again and again. No mean of it is
+// below what it was at best.
+TEST(HealthTest, ALossThatExplodesAndComesBackHasNotCollapsed) {
+  Trained run;
+  for (int64_t step = 1; step <= 4000; ++step) {
+    const int64_t since = step % 200;
+    const double loss = step < 1000 ? 1.3 : 1.3 + 40 * std::exp(-static_cast<double>(since) / 20);
+    run.steps(step, step, kNew, loss);
+  }
+  EXPECT_TRUE(run.said.empty());
+}
+
 // BF16's held-out loss climbs while the training loss falls: nothing that a precision could mend,
 // and no instability.
 TEST(HealthTest, TextLearnedByHeartIsNoInstability) {
