@@ -32,8 +32,10 @@ def main():
         for role, shift in (("observed", 0.15), ("half", -0.15)):
             values = delays[fault][role]
             axis.plot(values, [place + shift] * len(values), "o", ms=4, alpha=0.7, color=COLOURS[role])
+    recorded = {row["role"] for row in rows}
     for role, colour in COLOURS.items():
-        axis.plot([], [], "o", ms=4, color=colour, label=NAMES[role])
+        if role in recorded:
+            axis.plot([], [], "o", ms=4, color=colour, label=NAMES[role])
     axis.axvline(MISSED, color="#999999", lw=1)
     axis.text(MISSED * 0.9, len(faults) - 0.6, "not caught", ha="right", color="#555555")
     axis.set_yticks(range(len(faults)), faults)
