@@ -12,6 +12,7 @@
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
+#include "storage/ledger_decisions.h"
 #include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"
 
@@ -133,9 +134,12 @@ void set_policy(WriteContext write, int64_t id, const std::string& toml) {
   decide::Policy policy = decide::Policy::parse(toml, "policy");
   const std::optional<RunRow> row = ledger::load_run(write.transaction.connection(), id);
   if (row && !can_be_read(row->policy)) {
-    ledger::set_policy(write.transaction.connection(), id, toml);
-    ledger::insert_audit(write.transaction.connection(), write.runs.now(), id, "policy_changed",
-                         toml);
+    // What came after the state on record is decided under the new one.
+    Connection& connection = write.transaction.connection();
+    const std::optional<ledger::StateRow> saved = ledger::load_state(connection, id);
+    record_replaced_policy(connection, write.runs.now(), id, saved ? saved->seq : 0, row->policy);
+    ledger::set_policy(connection, id, toml);
+    ledger::insert_audit(connection, write.runs.now(), id, "policy_changed", toml);
     return write.runs.serve_again(write.transaction, id);
   }
   CachedRun& run = write.runs.load(write.transaction, id);

@@ -41,7 +41,6 @@ TEST(BenchStep, ReportsConsistentNumbersAndLeavesNothingBehind) {
     EXPECT_NEAR(share * rate * seconds, step_flops(bench_step_config("demo")),
                 1e-3 * share * rate * seconds);
     EXPECT_GT(share, 0);
-    EXPECT_LT(share, 1.5);
   }
   EXPECT_NEAR(result.at("fp8_over_bf16").as_double(),
               result.at("fp8").at("tokens_per_second").as_double() /
