@@ -135,22 +135,31 @@ class Source {
     return rows;
   }
   Row run() {
-    if (server_) return server_->get(base()).as_object();
-    return summary(ledger_->run_named(run_).id);
+    if (server_) return server_->get(route()).as_object();
+    return summary(in_ledger());
   }
   // `name` is the end of the route.
   boost::json::array list(const char* name, const char* sql) {
-    if (server_) return server_->get_list(base() + "/" + name);
-    return parse_json_exactly(ledger_->rows(sql, ledger_->run_named(run_).id)).as_array();
+    if (server_) return server_->get_list(route() + "/" + name);
+    return parse_json_exactly(ledger_->rows(sql, in_ledger())).as_array();
   }
 
  private:
-  std::string base() { return "/v1/runs/" + server_->resolve_run(run_); }
+  // The run's name is looked up once.
+  const std::string& route() {
+    if (route_.empty()) route_ = "/v1/runs/" + server_->resolve_run(run_);
+    return route_;
+  }
+  int64_t in_ledger() {
+    if (id_ == 0) id_ = ledger_->run_named(run_).id;
+    return id_;
+  }
   Row summary(int64_t run) {
     return parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
   }
 
-  std::string run_;
+  std::string run_, route_;
+  int64_t id_ = 0;
   std::optional<LedgerView> ledger_;
   std::optional<Server> server_;
 };

@@ -326,10 +326,11 @@ bool spoilt_before(const TriageEvidence& evidence) {
 }
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
-  const TriageEvidence by_losses = without_bits(evidence);
   const bool asked = TriageView{evidence, rules}.answer("same_again") != nullptr;
   const bool inexact = asked && evidence.trigger != "audit" && replays_disagree(evidence);
-  const TriageView view{inexact ? by_losses : evidence, rules};
+  std::optional<TriageEvidence> by_losses;
+  if (inexact) by_losses = without_bits(evidence);
+  const TriageView view{by_losses ? *by_losses : evidence, rules};
   for (const Row& row : kRows) {
     if (!row.applies(view)) continue;
     if (auto step = row.ask(view)) return *step;
