@@ -55,11 +55,11 @@ BOOST_DESCRIBE_STRUCT(Witness, (),
                       (verifier, on_trainer, measured, end_hash, fingerprint, fingerprint_equal,
                        suffers))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
-                      (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
-                       probe_pending, instrument_pending, audit_pending, deferred, unsettled,
-                       outcome, measured, verifier, shadow_hash, shadow_fingerprint_equal, judged,
-                       level_percent, witnesses, confirm_pending, confirm_asked, confirmation,
-                       suspicion, odd, reports_percent, probe_answers))
+                      (id, kind, start, steps, end_uri, attempt, plan_version, called,
+                       shadow_pending, probe_pending, instrument_pending, audit_pending, deferred,
+                       unsettled, outcome, measured, verifier, shadow_hash,
+                       shadow_fingerprint_equal, judged, level_percent, witnesses, confirm_pending,
+                       confirm_asked, confirmation, suspicion, odd, reports_percent, probe_answers))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),

@@ -84,23 +84,38 @@ void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheck
   }
 }
 
-void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
-                 int64_t plan) {
+void skip_window(Core& core, int64_t id, const std::string& why) {
+  core.explain(fmt::format("{} is skipped: {}.", window_name(*find_window(core.s, id)), why));
+  close_window(core, id, "skipped");
+  note_unverified(core);
+}
+
+// The window that a sentinel has called for takes the place of the newest one that only waits for
+// its turn.
+void make_room(Core& core) {
+  const auto& windows = core.s.windows;
+  const auto routine = std::find_if(windows.rbegin(), windows.rend(), [](const WindowState& open) {
+    return open.kind == "shadow" && open.shadow_pending && !open.called;
+  });
+  if (routine == windows.rend()) return;
+  skip_window(core, routine->id, "a window that a sentinel has called for takes its place");
+}
+
+void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end, int64_t plan,
+                 bool called) {
   State& s = core.s;
   if (plan_of(s, plan).bf16) return pass_bf16_window(core, start, end, plan);
+  if (called && too_many_open(core)) make_room(core);
   const bool full = too_many_open(core);
   WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
   if (full) {
-    core.explain(fmt::format("Window {} (steps {}–{}) is skipped: {} windows are open already.",
-                             window.id, window.start.step, window.end_step(),
-                             s.windows.size() - 1));
-    close_window(core, window.id, "skipped");
-    note_unverified(core);
-    return;
+    return skip_window(core, window.id,
+                       fmt::format("{} windows are open already", s.windows.size() - 1));
   }
   window.shadow_pending = true;
+  window.called = called;
   s.watch.instrument.windows_since += 1;
-  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  order(core, window, "bf16", "shadow", "", true, called ? kPriorityCalled : kPriorityShadow);
   if (instrument_due(core)) order_instrument(core, window);
   if (probe_due(core)) order_probe(core, window);
 }
@@ -163,12 +178,16 @@ int64_t next_distance(Core& core, const WindowLengths& used, bool bf16) {
   return distance < used.every ? distance : random_distance(core.s, used);
 }
 
+// True when a sentinel has called for a window that begins here.
+bool is_called(const State& s, int64_t start) {
+  return s.watch.called_start >= 0 && start >= s.watch.called_start;
+}
+
 // Steps by which a window is put off because the budget does not pay it yet; 0: it is opened.
 int64_t put_off(const Core& core, const WindowLengths& used, int64_t start) {
   const State& s = core.s;
-  const bool called = s.watch.called_start >= 0 && start >= s.watch.called_start;
-  const bool incident = called || s.investigation || s.recovery || s.watch.burst_left > 0 ||
-                        (s.containment && !s.containment->recovered);
+  const bool incident = is_called(s, start) || s.investigation || s.recovery ||
+                        s.watch.burst_left > 0 || (s.containment && !s.containment->recovered);
   const int64_t newest = s.money.spending.last_start;
   if (core.policy.window.every > 0 || incident || newest < 0) return 0;
   const int64_t limit = std::min(newest, start) + kSparsest * used.every;
@@ -219,9 +238,10 @@ void open_due_windows(Core& core) {
       continue;
     }
     s.money.spending.last_start = start->step;
-    if (start->step >= s.watch.called_start) s.watch.called_start = -1;
+    const bool called = is_called(s, start->step);
+    if (called) s.watch.called_start = -1;
     s.next_start += next_distance(core, used, bf16);
-    open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan);
+    open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan, called);
   }
 }
 
@@ -311,8 +331,12 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
   if (!may_be_harm(call) || looked_into || soon || start == nullptr ||
-      start->step >= s.next_start || plan_of(s, plan_after(s, *start)).bf16) {
+      plan_of(s, plan_after(s, *start)).bf16) {
     return core.explain(seen + " No window is ordered for it.");
+  }
+  if (start->step >= s.next_start) {
+    s.watch.called_start = s.next_start;
+    return core.explain(seen + " The next window looks at it anyway.");
   }
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;

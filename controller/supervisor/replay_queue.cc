@@ -120,7 +120,7 @@ std::vector<QueuedReplay> ReplayQueue::for_trainers() const {
 }
 
 bool ReplayQueue::of_case(const QueuedReplay& entry) {
-  return entry.priority > decide::kPriorityShadow;
+  return entry.priority >= decide::kPriorityAttribution;
 }
 
 void ReplayQueue::lease_began(int64_t run, bool of_case) {
@@ -148,7 +148,7 @@ std::vector<std::pair<ReplayQueue::Run::Place, ReplayQueue::Run::Place>>
 ReplayQueue::Run::stretches() const {
   constexpr double kOldest = -std::numeric_limits<double>::infinity();
   constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
-  const Place shadows = queue.lower_bound({-decide::kPriorityShadow, kOldest, kFirst});
+  const Place shadows = queue.lower_bound({-decide::kPriorityCalled, kOldest, kFirst});
   const Place others = queue.lower_bound({-decide::kPriorityShadow + 1, kOldest, kFirst});
   const bool both = shadows != queue.begin() && shadows != others;
   if (!both || cases_in_row < kCasesToAShadow) return {{queue.begin(), queue.end()}};

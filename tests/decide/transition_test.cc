@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "controller/decide/windows.h"
 #include "protocol/json.h"
 #include "tests/decide/transition_fixture.h"
 
@@ -137,6 +138,21 @@ TEST_F(TransitionTest, BeyondTheLimitNewWindowsAreSkippedAndRecorded) {
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
   EXPECT_THAT(all<OrderReplay>(), IsEmpty());
   EXPECT_THAT(state().windows, SizeIs(2));
+}
+
+// Verifiers that stand still until the queue is full do not hide what a sentinel has seen.
+TEST_F(TransitionTest, AWindowThatASentinelCallsForTakesTheNewestOnesPlace) {
+  policy_.window.open_max = 2;
+  for (int64_t step = 0; step <= 50; step += 10) checkpoint(step);
+  last_.state.watch.called_start = 60;
+  for (int64_t step = 60; step <= 80; step += 10) checkpoint(step);
+  ASSERT_THAT(state().windows, SizeIs(2));
+  EXPECT_EQ(state().windows[0].start.step, 0) << "a verifier may be at it";
+  EXPECT_TRUE(state().windows[1].called);
+  ASSERT_THAT(all<OrderReplay>(), SizeIs(1));
+  EXPECT_EQ(all<OrderReplay>()[0].priority, kPriorityCalled);
+  for (int64_t step = 90; step <= 130; step += 10) checkpoint(step);
+  EXPECT_TRUE(state().windows[1].called) << "it keeps its place";
 }
 
 TEST_F(TransitionTest, AWindowThatWaitsForACaseTakesNoVerifiersPlace) {
