@@ -77,6 +77,18 @@ void give_up(Core& core, const std::string& why) {
   respond(core, verdict, {});
 }
 
+// At most so much may a rescue leave.
+double limit_of_case(const Core& core) {
+  const TriageEvidence& evidence = core.s.investigation->evidence;
+  double d = HUGE_VAL;
+  if (!evidence.finding) {
+    d = evidence.measured.d_percent.value_or(HUGE_VAL);
+    if (std::isfinite(d) && !evidence.chance_excluded) d = std::min(d, level_of(evidence));
+  }
+  return rescue_limit(d, core.policy.detector.tolerance_percent,
+                      core.policy.detector.ceiling_percent);
+}
+
 // The search asks for one site of each unit; this is all of what the trainer would switch.
 std::vector<std::string> rescued_sites(const Core& core, const std::vector<std::string>& asked) {
   State& s = core.s;
@@ -103,7 +115,7 @@ void finish(Core& core) {
                   fmt::join(site_words(guilty, plan), ", "), beside,
                   guilty.size() == 1 ? "it" : "them", pinned_precision(guilty),
                   percent(investigation.left_percent), percent(investigation.left_error_percent),
-                  percent(core.policy.detector.tolerance_percent), investigation.search.replays),
+                  percent(limit_of_case(core)), investigation.search.replays),
       {{"replays", investigation.search.replays},
        {"sites", names(guilty)},
        {"pinned_before", names(before)},
@@ -228,17 +240,6 @@ double error_of_rescue(const Core& core, const WindowState& window, int64_t repl
     deviation = std::max(deviation, 100 * std::sqrt(2 * squares / (known - 1)) / mean);
   }
   return deviation * std::sqrt((1 / static_cast<double>(replays) + 1 / known) / 2);
-}
-
-// At most so much may a rescue leave.
-double limit_of_case(const Core& core) {
-  const TriageEvidence& evidence = core.s.investigation->evidence;
-  double d = HUGE_VAL;
-  if (!evidence.finding) {
-    d = evidence.measured.d_percent.value_or(HUGE_VAL);
-    if (std::isfinite(d) && !evidence.chance_excluded) d = std::min(d, level_of(evidence));
-  }
-  return rescue_limit(d, core.policy.detector.tolerance_percent);
 }
 
 int64_t rescues_waiting(const State& s, int64_t prefix) {
