@@ -38,10 +38,9 @@ void count_step(RunNumbers& numbers, const StepNumbers& step) {
   numbers.step_seconds.observe(step.step_seconds);
 }
 
-void record_step(RunNumbers& numbers, const StepReport& step, double reported_at) {
+void record_step(RunNumbers& numbers, const StepNumbers& step, double reported_at) {
   count_step(numbers, step);
-  numbers.newest_step = step;
-  numbers.newest_step->time = reported_at;
+  numbers.newest_step = StepReport{step, reported_at};
 }
 
 void record_window(RunNumbers& numbers, const decide::CloseWindow& window) {

@@ -86,7 +86,7 @@ struct RunNumbers {
 // Adds a step to the sums.
 void count_step(RunNumbers& numbers, const StepNumbers& step);
 // The same, and it is the newest one. `reported_at` in seconds since the epoch.
-void record_step(RunNumbers& numbers, const StepReport& step, double reported_at);
+void record_step(RunNumbers& numbers, const StepNumbers& step, double reported_at);
 // Windows end in any order: the newest one that was measured is kept.
 void record_window(RunNumbers& numbers, const decide::CloseWindow& window);
 // Layers that are not in `shares` any more keep their last value; at most 200 are kept.

@@ -68,8 +68,9 @@ void check_step(WriteContext write, CachedRun& run, const StepReport& report) {
   check_plan(connection, run, report.plan_version);
 }
 
-// Records a step and tells the core; false where it is on record.
-bool handle_step(WriteContext write, CachedRun& run, const StepReport& step, double time) {
+// Records a step and tells the core; its row, or nothing where it is on record.
+std::optional<StepRow> handle_step(WriteContext write, CachedRun& run, const StepReport& step,
+                                   double time) {
   Connection& connection = write.transaction.connection();
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
@@ -77,7 +78,8 @@ bool handle_step(WriteContext write, CachedRun& run, const StepReport& step, dou
   // In a row NULL is no norm at all.
   const bool nan = event.grad_norm && std::isnan(*event.grad_norm);
   const auto seq = last && !nan ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
-  if (!ledger::insert_step(connection, {step, run.id, time, seq})) return false;
+  std::optional<StepRow> recorded(StepRow{step, run.id, time, seq});
+  if (!ledger::insert_step(connection, *recorded)) return std::nullopt;
   run.totals.add(step);
   if (last) run.newest_step = place;
   if (!seq) {
@@ -88,7 +90,7 @@ bool handle_step(WriteContext write, CachedRun& run, const StepReport& step, dou
   write.runs.step(write.transaction, run, event, time);
   // Retention may delete the steps of a run that has ended, but not what the state knows of them.
   if (run.life != "live") write.runs.save_at_end(write.transaction, run);
-  return true;
+  return recorded;
 }
 
 // A verifier reads what is named here, with its own rights.
@@ -113,7 +115,9 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
   CachedRun& run = write.runs.load(write.transaction, id);
   Connection& connection = write.transaction.connection();
   double time = write.runs.now();
-  std::vector<StepReport> fresh;
+  std::vector<StepRow> fresh;
+  fresh.reserve(batch.steps.size());
+  std::vector<const StepReport*> with_health;
   for (const StepReport& report : batch.steps) {
     check_step(write, run, report);
     const bool has_ended = run.life == "stopped" || run.life == "failed";
@@ -121,8 +125,9 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
         report.attempt == ledger::newest_attempt(connection, id)) {
       continue_attempt(write, run, report);
     }
-    if (handle_step(write, run, report, time)) {
-      fresh.push_back(report);
+    if (std::optional<StepRow> recorded = handle_step(write, run, report, time)) {
+      fresh.push_back(*std::move(recorded));
+      if (report.device_health) with_health.push_back(&report);
       continue;
     }
     const std::optional<StepRow> known =
@@ -137,10 +142,8 @@ ReportAck report_steps(WriteContext write, int64_t id, const StepBatch& batch) {
     }
   }
   std::optional<std::pair<std::string, DeviceHealth>> newest_health;
-  for (const StepReport& report : fresh) {
-    if (report.device_health) {
-      newest_health = {record_health(write, run, report), *report.device_health};
-    }
+  for (const StepReport* report : with_health) {
+    newest_health = {record_health(write, run, *report), *report->device_health};
   }
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {
