@@ -248,7 +248,7 @@ constexpr std::array kReaderTargets = {Target{"safetensors", run_safetensors},
                                        Target{"manifest", run_manifest},
                                        Target{"dataset", run_dataset, 3'000},
                                        Target{"series", run_series, 2'000},
-                                       Target{"decide", run_decide, 300, kAnyMemory}};
+                                       Target{"decide", run_decide, 100, kAnyMemory}};
 
 }  // namespace
 
