@@ -48,6 +48,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   rewind_spikes(s.spikes, s.newest_step - event.base_step);
   s.watch.sentinels = {};
   s.watch.called_start = -1;
+  if (s.watch.called_step > event.base_step) s.watch.called_step = -1;
   forget_batches(s);
   s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause, event.host};
   s.newest_step = event.base_step;

@@ -245,6 +245,30 @@ void open_due_windows(Core& core) {
   }
 }
 
+// Another case looks already, or there is nothing to look at.
+bool looked_into(const State& s) { return s.investigation || s.directive || s.recovery || s.ended; }
+
+// A window was called for less than the distance of two windows ago.
+bool called_lately(const State& s, const WindowLengths& used) {
+  return s.watch.called_step >= 0 &&
+         s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+}
+
+// A spike that BF16 shares says nothing of FP8: weights that FP8 has spoilt make BF16 spike, too. A
+// window follows it, a window's length later, for the shock itself is set aside.
+void follow_shared_spike(Core& core) {
+  State& s = core.s;
+  if (s.generic_spike_steps.empty() || core.policy.window.every > 0) return;
+  const WindowLengths used = lengths(core);
+  const int64_t from = s.generic_spike_steps.back() + used.steps;
+  const KnownCheckpoint* start = first_after(s, from - 1);
+  if (start == nullptr || start->step >= s.next_start || s.money.spending.last_start >= from ||
+      looked_into(s) || called_lately(s, used))
+    return;
+  s.next_start = s.watch.called_start = start->step;
+  s.watch.called_step = s.newest_step;
+}
+
 bool is_of_casts(const SentinelCall& call) { return call.signal.starts_with("cast_"); }
 
 std::string seen_by(const SentinelCall& call, int64_t newest_step) {
@@ -314,6 +338,7 @@ void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
   // A run's beginning cannot have been damaged by it.
   if (s.attempt.cause == "start" && event.step == s.attempt.base_step)
     mark_verified(core, checkpoint);
+  follow_shared_spike(core);
   open_due_windows(core);
   open_long_fork(core);
 }
@@ -322,15 +347,13 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   State& s = core.s;
   const WindowLengths used = lengths(core);
   const std::string seen = seen_by(call, s.newest_step);
-  const bool looked_into = s.investigation || s.directive || s.recovery || s.ended;
-  const bool soon =
-      s.watch.called_step >= 0 &&
-      s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+  const bool looked = looked_into(s);
+  const bool soon = called_lately(s, used);
   const bool in_bf16 = plan_of(s, s.plan_version).bf16;
-  if (leaves_fp8(core, call) && !looked_into && !in_bf16) return leave_fp8(core, call, seen);
+  if (leaves_fp8(core, call) && !looked && !in_bf16) return leave_fp8(core, call, seen);
   const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
   const KnownCheckpoint* start = start_before(s, call.since_step, least);
-  if (!may_be_harm(call) || looked_into || soon || start == nullptr ||
+  if (!may_be_harm(call) || looked || soon || start == nullptr ||
       plan_of(s, plan_after(s, *start)).bf16) {
     return core.explain(seen + " No window is ordered for it.");
   }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -184,6 +185,26 @@ TEST(SentinelScenarioTest, WhereEveryStepIsReplayedNothingIsOrdered) {
   run.start();
   run.train_until(900);
   EXPECT_TRUE(run.decisions("sentinel").empty());
+}
+
+// BF16 spikes from the weights that it is given, whoever has spoilt them.
+TEST(SentinelScenarioTest, AWindowFollowsASpikeThatBf16Shares) {
+  const int64_t at = hiding_place();
+  Truth truth = hidden_fault(39'000, 1, 0);
+  truth.bump = [at](int64_t step, const std::set<std::string>&) { return step == at ? 3.0 : 0.0; };
+  SimulatedRun run(truth, sparse());
+  run.start();
+  run.train_until(at + 200);
+  run.drain();
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].verdict, "generic_spike");
+  EXPECT_EQ(std::ranges::count_if(windows_of(run),
+                                  [&](const OpenWindow& window) {
+                                    return window.start_step >= at + 20 &&
+                                           window.start_step < at + 200;
+                                  }),
+            1);
 }
 
 }  // namespace

@@ -155,6 +155,16 @@ TEST_F(TransitionTest, AWindowThatASentinelCallsForTakesTheNewestOnesPlace) {
   EXPECT_TRUE(state().windows[1].called) << "it keeps its place";
 }
 
+// Steps after a rollback come again; a call in them was of another attempt.
+TEST_F(TransitionTest, ARollbackForgetsACallBehindIt) {
+  for (int64_t step = 0; step <= 50; step += 10) checkpoint(step);
+  last_.state.watch.called_step = 30;
+  handle(AttemptStarted{2, 40, "rollback", 1});
+  EXPECT_EQ(state().watch.called_step, 30);
+  handle(AttemptStarted{3, 20, "rollback", 1});
+  EXPECT_EQ(state().watch.called_step, -1);
+}
+
 TEST_F(TransitionTest, AWindowThatWaitsForACaseTakesNoVerifiersPlace) {
   policy_.window.open_max = 2;
   for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
