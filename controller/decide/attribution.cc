@@ -85,8 +85,7 @@ double limit_of_case(const Core& core) {
     d = evidence.measured.d_percent.value_or(HUGE_VAL);
     if (std::isfinite(d) && !evidence.chance_excluded) d = std::min(d, level_of(evidence));
   }
-  return rescue_limit(d, core.policy.detector.tolerance_percent,
-                      core.policy.detector.ceiling_percent);
+  return rescue_limit(d, core.policy.detector.tolerance_percent);
 }
 
 // The search asks for one site of each unit; this is all of what the trainer would switch.

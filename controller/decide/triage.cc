@@ -159,10 +159,10 @@ double fisher_p(int64_t hits_a, int64_t a, int64_t hits_b, int64_t b) {
   return std::min(p, 1.0);
 }
 
-double rescue_limit(double d_percent, double tolerance_percent, double ceiling_percent) {
+double rescue_limit(double d_percent, double tolerance_percent) {
   if (!std::isfinite(d_percent)) return tolerance_percent;
-  const double share = std::min(d_percent / 10, ceiling_percent / 2);
-  return std::min(std::max(tolerance_percent, share), d_percent / 2);
+  const double share = std::clamp(d_percent / 10, tolerance_percent, 1.5 * tolerance_percent);
+  return std::min(share, d_percent / 2);
 }
 
 std::optional<bool> rescue_recovers(const RescueLeft& left, double limit_percent) {

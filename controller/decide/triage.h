@@ -211,9 +211,9 @@ struct RescueLeft {
 inline constexpr int64_t kRescueNudges =
     3;  // further replays of a rescue that chance may have made
 // At most so much may be left of a damage of `d_percent`: what is tolerated, or a tenth of the
-// damage where that is more, for the sites that stay in FP8 cost something in health, too. Never
-// over half of the damage, nor over half of what one window may show.
-double rescue_limit(double d_percent, double tolerance_percent, double ceiling_percent);
+// damage up to one and a half times that, for the sites that stay in FP8 cost something in health,
+// too. Never over half of the damage.
+double rescue_limit(double d_percent, double tolerance_percent);
 // Says whether the damage is gone; nothing where one replay is not enough to say so.
 std::optional<bool> rescue_recovers(const RescueLeft& left, double limit_percent);
 // Does a rescue take the spike away? Finite, and either under the threshold or at most

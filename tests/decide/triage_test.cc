@@ -137,11 +137,11 @@ TEST(TriageTest, AGapIsCarriedOnAsItGrew) {
 }
 
 TEST(TriageTest, ARescueRecoversWithinWhatIsToleratedAndTakesAtLeastHalf) {
-  EXPECT_DOUBLE_EQ(rescue_limit(2, 0.25, 1), 0.25);
-  EXPECT_DOUBLE_EQ(rescue_limit(4, 0.25, 1), 0.4) << "the healthy sites cost something, too";
-  EXPECT_DOUBLE_EQ(rescue_limit(100, 0.25, 1), 0.5) << "a share of a large gap is no recovery";
-  EXPECT_DOUBLE_EQ(rescue_limit(0.4, 0.25, 1), 0.2);
-  EXPECT_DOUBLE_EQ(rescue_limit(HUGE_VAL, 0.25, 1), 0.25);
+  EXPECT_DOUBLE_EQ(rescue_limit(2, 0.25), 0.25);
+  EXPECT_DOUBLE_EQ(rescue_limit(3, 0.25), 0.3) << "the healthy sites cost something, too";
+  EXPECT_DOUBLE_EQ(rescue_limit(100, 0.25), 0.375) << "a share of a large gap is no recovery";
+  EXPECT_DOUBLE_EQ(rescue_limit(0.4, 0.25), 0.2);
+  EXPECT_DOUBLE_EQ(rescue_limit(HUGE_VAL, 0.25), 0.25);
 }
 
 TEST(TriageTest, ARescueNearTheLimitIsReplayedAgainAndJudgedByItsMean) {
