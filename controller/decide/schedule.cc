@@ -90,15 +90,15 @@ void skip_window(Core& core, int64_t id, const std::string& why) {
   note_unverified(core);
 }
 
-// The window that a sentinel has called for takes the place of the newest one that only waits for
-// its turn.
+// A window that was called for takes the place of the newest one that only waits for its turn.
 void make_room(Core& core) {
   const auto& windows = core.s.windows;
   const auto routine = std::find_if(windows.rbegin(), windows.rend(), [](const WindowState& open) {
     return open.kind == "shadow" && open.shadow_pending && !open.called;
   });
   if (routine == windows.rend()) return;
-  skip_window(core, routine->id, "a window that a sentinel has called for takes its place");
+  skip_window(core, routine->id,
+              "a window over what a sentinel or a spike has shown takes its place");
 }
 
 void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end, int64_t plan,
@@ -178,7 +178,7 @@ int64_t next_distance(Core& core, const WindowLengths& used, bool bf16) {
   return distance < used.every ? distance : random_distance(core.s, used);
 }
 
-// True when a sentinel has called for a window that begins here.
+// True when a sentinel or a spike has called for a window that begins here.
 bool is_called(const State& s, int64_t start) {
   return s.watch.called_start >= 0 && start >= s.watch.called_start;
 }
@@ -267,6 +267,9 @@ void follow_shared_spike(Core& core) {
     return;
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;
+  core.explain(fmt::format(
+      "BF16 spiked at step {}, too. A window from step {} will show whether FP8 costs loss there.",
+      s.generic_spike_steps.back(), start->step));
 }
 
 bool is_of_casts(const SentinelCall& call) { return call.signal.starts_with("cast_"); }
@@ -359,6 +362,7 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   }
   if (start->step >= s.next_start) {
     s.watch.called_start = s.next_start;
+    s.watch.called_step = s.newest_step;
     return core.explain(seen + " The next window looks at it anyway.");
   }
   s.next_start = s.watch.called_start = start->step;

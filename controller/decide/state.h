@@ -67,7 +67,7 @@ struct WindowState {
   std::string end_uri;
   int64_t attempt = 1;
   int64_t plan_version = 0;
-  bool called = false;  // by a sentinel
+  bool called = false;  // for what a sentinel or a spike has shown
   bool shadow_pending = false;
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay

@@ -8,7 +8,7 @@ namespace gnomon::decide {
 
 inline constexpr int kPriorityTriage = 100;
 inline constexpr int kPriorityAttribution = 80;
-inline constexpr int kPriorityCalled = 60;  // the shadow that a sentinel has called for
+inline constexpr int kPriorityCalled = 60;  // a shadow that was called for
 inline constexpr int kPriorityShadow = 50;
 inline constexpr int kPriorityProbe = 30;
 inline constexpr int kPriorityInstrument = 20;
