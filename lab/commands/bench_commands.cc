@@ -5,10 +5,10 @@
 #include <memory>
 
 #include "cli/json_output.h"
+#include "lab/bench/step.h"
 #include "lab/commands/bench_options.h"
 #include "lab/commands/commands.h"
 #include "numerics/recipes.h"
-#include "trainer/engine/bench_step.h"
 
 namespace gnomon::cli {
 namespace {

@@ -11,11 +11,11 @@
 #include "base/files.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/bench/block.h"
+#include "lab/bench/gemm.h"
+#include "lab/bench/kernels.h"
 #include "lab/commands/bench_options.h"
 #include "lab/commands/commands.h"
-#include "trainer/engine/bench_block.h"
-#include "trainer/engine/bench_gemm.h"
-#include "trainer/engine/bench_kernels.h"
 
 namespace gnomon::cli {
 namespace {

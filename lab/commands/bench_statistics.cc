@@ -1,11 +1,10 @@
-#include "trainer/engine/bench_statistics.h"
-
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
 #include <memory>
 
 #include "cli/json_output.h"
+#include "lab/bench/statistics.h"
 #include "lab/commands/commands.h"
 #include "trainer/engine/statistics_collector.h"
 

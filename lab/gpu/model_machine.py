@@ -5,7 +5,7 @@ import math
 
 # Where a figure is from: "sheet", the maker's data sheet of the SXM part, dense; "seen", lab/results of an H100 on 25 and
 # an H200 on 26 November 2026; "sources", counted in kernels/cuda; "assumed", nobody measured it for us.
-PEAK_BF16 = 989.4e12  # sheet; trainer/engine/bench_step.cc has the same
+PEAK_BF16 = 989.4e12  # sheet; lab/bench/step.cc has the same
 PEAK_FP8 = 1978.9e12  # sheet
 # seen: means over layers of Llama. FP8 has a scale for a row on the H100, one for a tensor on the H200.
 REACHED = {"h100": {"bf16": 0.738, "fp8": 0.62, "fast": 0.68}, "h200": {"bf16": 0.72, "fp8": 0.65, "fast": 0.65}}

@@ -31,7 +31,7 @@ class Counted(unittest.TestCase):
             self.assertEqual(model_step.parameters(model_step.MODELS[name]), known, name)
 
     def test_shapes_and_limits_are_those_of_the_sources(self):
-        sources = (support.ROOT / "trainer/engine/bench_models.cc").read_text()
+        sources = (support.ROOT / "lab/bench/models.cc").read_text()
         found = re.findall(r'"(qwen2\.5-[\w.]+)", qwen\(([\d, ]+), (true|false)\)', sources)
         shapes = {name: model_step.Model(*map(int, sizes.split(", ")), tied == "true") for name, sizes, tied in found}
         self.assertEqual(shapes, model_step.MODELS)

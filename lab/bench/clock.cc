@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_clock.h"
+#include "lab/bench/clock.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_gemm.h"
+#include "lab/bench/gemm.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 
 #include "base/errors.h"
 #include "base/progress.h"
+#include "lab/bench/build.h"
+#include "lab/bench/models.h"
 #include "trainer/engine/architecture.h"
-#include "trainer/engine/bench_build.h"
-#include "trainer/engine/bench_models.h"
 #include "trainer/engine/scaling.h"
 
 namespace gnomon {

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_block.h"
+#include "lab/bench/block.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,8 +9,8 @@
 #include "base/errors.h"
 #include "base/philox.h"
 #include "base/progress.h"
-#include "trainer/engine/bench_build.h"
-#include "trainer/engine/bench_models.h"
+#include "lab/bench/build.h"
+#include "lab/bench/models.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/scaling.h"
 

@@ -5,12 +5,12 @@
 #include <boost/json.hpp>
 
 #include "base/errors.h"
-#include "trainer/engine/bench_block.h"
-#include "trainer/engine/bench_gemm.h"
-#include "trainer/engine/bench_kernels.h"
-#include "trainer/engine/bench_models.h"
-#include "trainer/engine/bench_step.h"
-#include "trainer/engine/bench_step_gemms.h"
+#include "lab/bench/block.h"
+#include "lab/bench/gemm.h"
+#include "lab/bench/kernels.h"
+#include "lab/bench/models.h"
+#include "lab/bench/step.h"
+#include "lab/bench/step_gemms.h"
 
 namespace gnomon::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_statistics.h"
+#include "lab/bench/statistics.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include "base/errors.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
+#include "lab/bench/step.h"
 #include "protocol/json.h"
-#include "trainer/engine/bench_step.h"
 #include "trainer/engine/statistics_collector.h"
 #include "trainer/engine/synthetic_data.h"
 

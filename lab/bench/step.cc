@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_step.h"
+#include "lab/bench/step.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include "base/errors.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
+#include "lab/bench/models.h"
+#include "lab/bench/step_gemms.h"
 #include "trainer/engine/architecture.h"
-#include "trainer/engine/bench_models.h"
-#include "trainer/engine/bench_step_gemms.h"
 #include "trainer/engine/memory_need.h"
 #include "trainer/engine/resident_memory.h"
 #include "trainer/engine/synthetic_data.h"

@@ -1,10 +1,9 @@
-#include "trainer/engine/bench_statistics.h"
-
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 
 #include "base/errors.h"
+#include "lab/bench/statistics.h"
 #include "tests/engine/engine_fixture.h"
 
 namespace gnomon::test {

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_step_gemms.h"
+#include "lab/bench/step_gemms.h"
 
 #include <algorithm>
 

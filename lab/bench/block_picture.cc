@@ -4,7 +4,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
-#include "trainer/engine/bench_block.h"
+#include "lab/bench/block.h"
 
 namespace gnomon {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/stopwatch.h"
-#include "trainer/engine/bench_clock.h"
+#include "lab/bench/clock.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon {

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_kernels.h"
+#include "lab/bench/kernels.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/progress.h"
 #include "kernels/moments.h"
-#include "trainer/engine/bench_build.h"
+#include "lab/bench/build.h"
 
 namespace gnomon {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/engine/bench_models.h"
+#include "lab/bench/models.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "kernels/devices.h"
-#include "trainer/engine/bench_clock.h"
+#include "lab/bench/clock.h"
 
 namespace gnomon {
 

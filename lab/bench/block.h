@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/devices.h"
-#include "trainer/engine/bench_clock.h"
+#include "lab/bench/clock.h"
 
 namespace gnomon {
 
