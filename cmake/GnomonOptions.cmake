@@ -8,7 +8,7 @@ set(GNOMON_ARCH "native" CACHE STRING "Value of -march=; x86-64-v4 for binaries 
 add_library(gnomon_options INTERFACE)
 target_include_directories(gnomon_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 # GCC collects garbage at every turn unless it is told that there is memory.
-target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
+target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1048576>)
 target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -march=${GNOMON_ARCH} -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
   -Wnon-virtual-dtor -Woverloaded-virtual -Werror>
@@ -76,11 +76,12 @@ function(gnomon_executable name)
 endfunction()
 
 # gnomon_numeric(target): a library whose loops are worth the compiler's time. gnomon_cold(target): one that waits for others.
+set(GNOMON_COLD "-O1" CACHE STRING "How far what waits for others is optimised in a release")
 function(gnomon_numeric target)
   target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
 endfunction()
 function(gnomon_cold target)
-  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:${GNOMON_COLD}>)
 endfunction()
 
 # gnomon_bundled(target): a program that travels in the bundle (cmake/GnomonBundle.cmake), and so finds its libraries, and

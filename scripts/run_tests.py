@@ -15,7 +15,7 @@ import xml.etree.ElementTree as ElementTree
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EPILOG = """\
 examples:
-  scripts/test --quick             what a change is tried with: under five minutes from nothing on two cores, seconds after
+  scripts/test --quick             what a change is tried with: under five minutes from nothing on two cores, a minute after
   scripts/test                     everything that a commit must pass: under 15 minutes from nothing on two cores
   scripts/test --filter Drain      the cases, files and checks whose names match; builds only what these need
   scripts/test --filter storage/   all of a room
@@ -240,12 +240,15 @@ def describe_machine():
     return f"{os.cpu_count()} cores of {model.group(1) if model else platform.machine()}"
 
 
-def run_sanitized(preset, jobs):
+def run_at_night(preset, jobs):
+    """Sanitizers; and the preset of --quick and scripts/demo, which no other test builds."""
+    quick = preset == "cpu"
     build = Build(preset)
     build.configure()
-    chosen = [test for test in build.tests if "sanitized" in test["labels"]]
-    build.build(set().union(*(needs(test) for test in chosen)))
-    return run_tests(build, chosen, filter_of(chosen, quick=False), jobs)
+    chosen = [test for test in build.tests if ("quick" if quick else "sanitized") in test["labels"]]
+    demo = {"gnomond", "gnomon", "gnomon-lab", "gnomon-trainer", "gnomon-verifier"} if quick else set()
+    build.build(demo.union(*(needs(test) for test in chosen)))
+    return run_tests(build, chosen, filter_of(chosen, quick), jobs)
 
 
 def write_nightly(parts):
@@ -284,7 +287,7 @@ def main():
     results = run_tests(build, chosen, pattern, asked.jobs)
     parts = [(build.preset, results)]
     if asked.nightly:
-        parts += [(preset, run_sanitized(preset, asked.jobs)) for preset in ("asan", "tsan")]
+        parts += [(preset, run_at_night(preset, asked.jobs)) for preset in ("cpu", "asan", "tsan")]
         write_nightly(parts)
     print(f"on {describe_machine()}: " + ", ".join(f"{name} {seconds:.0f} s" for name, seconds in Step.taken))
     sys.exit(1 if any(results.failed for _, results in parts) else 0)
