@@ -79,9 +79,20 @@ void forget_steps(rehearsal::Trace& trace) {
   }
 }
 
+// A run whose observed twin is recorded and orders no action would be the same to the bit.
+bool is_known(const rehearsal::CatalogueRun& run, const fs::path& traces) {
+  rehearsal::CatalogueRun twin = run;
+  twin.role = "observed";
+  const fs::path observed = traces / twin.file_name();
+  if (run.role != "enforced" || !fs::exists(observed)) return false;
+  return std::ranges::none_of(rehearsal::Trace::read(observed).decisions,
+                              [](const auto& each) { return each.decision.kind == "action"; });
+}
+
 void Recorder::work(int job) {
   try {
     for (size_t i = next++; i < left.size(); i = next++) {
+      if (is_known(left[i], options.record)) continue;
       const fs::path scratch = fs::path(options.scratch) / fmt::format("{}-job{}", getpid(), job);
       fs::remove_all(scratch);
       const rehearsal::Study& study = rehearsal::study_from_name(options.catalogue.study);
@@ -103,7 +114,8 @@ void record(const DetectBenchOptions& options) {
   fs::create_directories(options.record);
   Recorder recorder(options);
   for (const rehearsal::CatalogueRun& run : rehearsal::catalogue(options.catalogue)) {
-    if (!fs::exists(fs::path(options.record) / run.file_name())) recorder.left.push_back(run);
+    if (fs::exists(fs::path(options.record) / run.file_name())) continue;
+    if (!is_known(run, options.record)) recorder.left.push_back(run);
   }
   if (options.runs > 0 && recorder.left.size() > static_cast<size_t>(options.runs)) {
     recorder.left.resize(static_cast<size_t>(options.runs));
