@@ -4,7 +4,7 @@
 int main(int argc, char** argv) {
   using namespace gnomon::cli;
   return run_program(argc, argv, "Looks after gnomond: its ledger, audit log, tokens, receivers.",
-                     [](CLI::App& app, Context& context) {
+                     [](gnomon::Command& app, Context& context) {
                        add_ledger_file_commands(app, context);
                        add_audit_commands(app, context);
                        add_token_commands(app, context);

@@ -147,17 +147,17 @@ void list(const AuditOptions& options) {
 
 }  // namespace
 
-void add_audit_commands(CLI::App& app, Context& context) {
+void add_audit_commands(Command& app, Context& context) {
   auto options = std::make_shared<AuditOptions>();
-  CLI::App* audit = app.add_subcommand(
+  Command* audit = app.add_subcommand(
       "audit", "Refused requests and people's changes, as a chain that shows tampering");
   audit->require_subcommand(1);
 
-  CLI::App* check = audit->add_subcommand(
+  Command* check = audit->add_subcommand(
       "verify", "Follows the chain of hashes and names the first row that does not fit");
   check->add_option("--ledger", options->ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
-  CLI::Option* expect =
+  CommandOption* expect =
       check->add_option("--expect", options->expect,
                         "A head that was noted: it must be in the chain (HASH, ID:HASH)");
   check->add_option("--from", options->from, "A row that was noted: it must be there (ID:HASH)")
@@ -172,14 +172,14 @@ void add_audit_commands(CLI::App& app, Context& context) {
       "read.");
   check->callback([options, &context] { verify(*options, context); });
 
-  CLI::App* rows = audit->add_subcommand("list", "The newest rows");
+  Command* rows = audit->add_subcommand("list", "The newest rows");
   rows->add_option("RUN", options->server.run, "run-1, name or name/job; all runs when absent");
-  CLI::Option* file =
+  CommandOption* file =
       rows->add_option("--ledger", options->ledger, "Read this file in place of asking gnomond");
   options->server.access.url.clear();
   add_url_option_beside(*file, *rows, options->server.access, "Where gnomond listens");
   rows->add_option("--rows", options->rows, "At most so many")
-      ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+      ->check(in_range(int64_t{1}, int64_t{100'000}))
       ->capture_default_str();
   rows->add_flag("--json", options->server.json, "Print JSON");
   rows->footer("Example:\n  gnomon audit list demo --rows 20");

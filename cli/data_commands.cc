@@ -55,13 +55,13 @@ void prepare(DataOptions& options) {
 
 }  // namespace
 
-void add_data_commands(CLI::App& app, Context&) {
-  CLI::App* data = app.add_subcommand("data", "Training data: text or JSONL into token shards");
+void add_data_commands(Command& app, Context&) {
+  Command* data = app.add_subcommand("data", "Training data: text or JSONL into token shards");
   data->require_subcommand(1);
   auto options = std::make_shared<DataOptions>();
 
   options->prepare.sequence_tokens = kSequenceTokens;
-  CLI::App* make =
+  Command* make =
       data->add_subcommand("prepare", "Tokenises text into shards with a held-out split");
   make->add_option("--input", options->inputs, "Files or directories")->required()->expected(1, -1);
   make->add_option("--out", options->directory, "Dataset directory to write")->required();
@@ -85,7 +85,7 @@ void add_data_commands(CLI::App& app, Context&) {
       "sentencepiece:2048");
   make->callback([options] { prepare(*options); });
 
-  CLI::App* info = data->add_subcommand(
+  Command* info = data->add_subcommand(
       "info", "Contents of a dataset directory; every shard is compared with its hash");
   info->add_option("DIR", options->directory, "Dataset directory")->required();
   info->add_flag("--json", options->json, "Print JSON");

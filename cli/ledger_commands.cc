@@ -22,10 +22,10 @@ struct HistoryOptions {
   bool json = false;
 };
 
-void add_ledger_options(CLI::App& command, HistoryOptions& options) {
+void add_ledger_options(Command& command, HistoryOptions& options) {
   command.add_option("--ledger", options.ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
-  CLI::Option* run = command.add_option(
+  CommandOption* run = command.add_option(
       "RUN", options.run, "run-1, a name (its newest job) or name/job; without it, the newest run");
   command.add_option("--run", options.run, "The same")->excludes(run);
 }
@@ -54,9 +54,9 @@ void report_run(const HistoryOptions& options) {
 
 }  // namespace
 
-void add_ledger_commands(CLI::App& app, Context& context) {
+void add_ledger_commands(Command& app, Context& context) {
   auto options = std::make_shared<HistoryOptions>();
-  CLI::App* summary =
+  Command* summary =
       app.add_subcommand("summary", "A run in a few numbers: what was caught, blamed, done, lost");
   add_ledger_options(*summary, *options);
   summary->add_option("--out", options->out, "Also write the JSON here");
@@ -67,13 +67,13 @@ void add_ledger_commands(CLI::App& app, Context& context) {
       ->add_option(
           "--wall-seconds", options->wall_seconds,
           "As measured outside, in place of the time from the run's registration to its end")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   summary->add_flag("--json", options->json, "Print JSON");
   summary->footer(
       "Example:\n  gnomon summary demo --ledger ledger.sqlite --expect fp8 --out summary.json");
   summary->callback([options, &context] { summarize_run(*options, context); });
 
-  CLI::App* report = app.add_subcommand("report", "A run as one self-contained HTML file");
+  Command* report = app.add_subcommand("report", "A run as one self-contained HTML file");
   add_ledger_options(*report, *options);
   report->add_option("--out", options->out, "File to write")->required();
   report->footer("Example:\n  gnomon report demo --ledger ledger.sqlite --out report.html");

@@ -111,10 +111,10 @@ void restore(const FileOptions& options) {
   print_report(report.copy, options.json);
 }
 
-void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
-  CLI::App* command = ledger.add_subcommand(
+void add_backup(Command& ledger, const std::shared_ptr<FileOptions>& options) {
+  Command* command = ledger.add_subcommand(
       "backup", "Copies a ledger while gnomond writes it, and checks every page of the copy");
-  CLI::Option* file = command->add_option("--ledger", options->ledger, "ledger.sqlite");
+  CommandOption* file = command->add_option("--ledger", options->ledger, "ledger.sqlite");
   add_url_option_beside(*file, *command, options->access,
                         "Ask the gnomond there to write one into its [backup] folder");
   command->add_option("--out", options->out, "The copy, which must not be there yet");
@@ -128,8 +128,8 @@ void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
   command->callback([options] { backup(*options); });
 }
 
-void add_restore(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
-  CLI::App* command =
+void add_restore(Command& ledger, const std::shared_ptr<FileOptions>& options) {
+  Command* command =
       ledger.add_subcommand("restore", "Checks a backup and puts a copy of it in a ledger's place");
   command->add_option("--from", options->from, "The backup")->required();
   command->add_option("--ledger", options->ledger, "Where gnomond looks for its ledger")
@@ -147,10 +147,9 @@ void add_restore(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) 
 
 }  // namespace
 
-void add_ledger_file_commands(CLI::App& app, Context& context) {
+void add_ledger_file_commands(Command& app, Context& context) {
   auto options = std::make_shared<FileOptions>();
-  CLI::App* ledger =
-      app.add_subcommand("ledger", "A ledger's file: backup, restore, check, repair");
+  Command* ledger = app.add_subcommand("ledger", "A ledger's file: backup, restore, check, repair");
   ledger->require_subcommand(1);
   add_backup(*ledger, options);
   add_restore(*ledger, options);

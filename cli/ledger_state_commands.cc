@@ -145,9 +145,9 @@ void repair(const StateOptions& options, Context& context) {
 
 }  // namespace
 
-void add_ledger_state_commands(CLI::App& ledger, Context& context) {
+void add_ledger_state_commands(Command& ledger, Context& context) {
   auto options = std::make_shared<StateOptions>();
-  CLI::App* checked = ledger.add_subcommand(
+  Command* checked = ledger.add_subcommand(
       "check", "Reads every page, foreign key, value and hash of a ledger, and every run's state");
   checked->add_option("FILE,--ledger", options->ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
@@ -160,7 +160,7 @@ void add_ledger_state_commands(CLI::App& ledger, Context& context) {
       "not fit;\n2 no ledger, or it cannot be read.");
   checked->callback([options, &context] { check(*options, context); });
 
-  CLI::App* repaired = ledger.add_subcommand(
+  Command* repaired = ledger.add_subcommand(
       "repair", "Rebuilds the decision states of runs that do not fit their events");
   repaired->add_option("FILE,--ledger", options->ledger, "ledger.sqlite; gnomond must be stopped")
       ->required();

@@ -4,6 +4,6 @@
 
 namespace gnomon::cli {
 
-void add_ledger_state_commands(CLI::App& ledger, Context& context);  // ledger check, ledger repair
+void add_ledger_state_commands(Command& ledger, Context& context);  // ledger check, ledger repair
 
 }  // namespace gnomon::cli

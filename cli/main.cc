@@ -30,7 +30,7 @@ const std::vector<Sibling>& siblings() {
   return all;
 }
 
-void add_commands(CLI::App& app, Context& context) {
+void add_commands(Command& app, Context& context) {
   add_server_commands(app, context);
   add_watch_command(app, context);
   add_ready_command(app, context);

@@ -54,11 +54,11 @@ void run_test(const NotifyOptions& options, Context& context) {
 
 }  // namespace
 
-void add_notify_commands(CLI::App& app, Context& context) {
-  CLI::App* group = app.add_subcommand("notify", "Notifications of gnomond");
+void add_notify_commands(Command& app, Context& context) {
+  Command* group = app.add_subcommand("notify", "Notifications of gnomond");
   group->require_subcommand(1);
   auto options = std::make_shared<NotifyOptions>();
-  CLI::App* test = group->add_subcommand(
+  Command* test = group->add_subcommand(
       "test", "Sends one test message to receivers of a configuration and prints their answers");
   test->add_option("--config", options->config, "gnomond's TOML file")->required();
   test->add_option("--receiver", options->receiver, "Only this one; all when absent");

@@ -163,9 +163,9 @@ Examples:
 
 }  // namespace
 
-void add_override_command(CLI::App& app, Context&) {
+void add_override_command(Command& app, Context&) {
   auto options = std::make_shared<OverrideOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "override", "Orders by hand: pause, resume, stop, a plan, a silence, another mode");
   command->add_option("RUN", options->server.run, "run-1, a name (its newest job) or name/job")
       ->required();

@@ -8,13 +8,13 @@
 
 namespace gnomon::cli {
 
-void add_policy_commands(CLI::App& app, Context&) {
-  CLI::App* policy =
+void add_policy_commands(Command& app, Context&) {
+  Command* policy =
       app.add_subcommand("policy", "Fallback policies: when FP8 is blamed, and what is done");
   policy->require_subcommand(1);
 
   auto file = std::make_shared<std::string>();
-  CLI::App* check = policy->add_subcommand("check", "Says whether a policy file is accepted");
+  Command* check = policy->add_subcommand("check", "Says whether a policy file is accepted");
   check->add_option("FILE", *file, "Policy in TOML")->required();
   check->footer("Example:\n  gnomon policy check policy.toml && cp policy.toml /etc/gnomon/");
   check->callback([file] {
@@ -31,7 +31,7 @@ void add_policy_commands(CLI::App& app, Context&) {
     }
   });
 
-  CLI::App* show =
+  Command* show =
       policy->add_subcommand("show", "Prints the whole policy, defaults filled in, as TOML");
   show->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
   show->footer("Example:\n  gnomon policy show > policy.toml");
@@ -40,11 +40,11 @@ void add_policy_commands(CLI::App& app, Context&) {
     fmt::print("{}", shown.to_toml());
   });
 
-  CLI::App* explain = policy->add_subcommand("explain", "Says in words what a policy does");
+  Command* explain = policy->add_subcommand("explain", "Says in words what a policy does");
   explain->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
   auto steps = std::make_shared<int64_t>(0);
   explain->add_option("--steps", *steps, "The run's length: says which faults it is too short for")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   explain->footer("Example:\n  gnomon policy explain examples/policies/cautious.toml");
   explain->callback([file, steps] {
     const decide::Policy told = file->empty() ? decide::Policy() : decide::Policy::load(*file);

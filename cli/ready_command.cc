@@ -54,9 +54,9 @@ void run_ready(const ReadyOptions& options, Context& context) {
 
 }  // namespace
 
-void add_ready_command(CLI::App& app, Context& context) {
+void add_ready_command(Command& app, Context& context) {
   auto options = std::make_shared<ReadyOptions>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("ready", "Checks that gnomond can work now, one line each; for probes");
   add_url_option(*command, options->server);
   command->add_flag("--live", options->live, "Only whether it answers at all");

@@ -28,10 +28,10 @@ void delete_run(const ServerOptions& options, bool sure) {
 
 }  // namespace
 
-void add_runs_delete_command(CLI::App& runs) {
+void add_runs_delete_command(Command& runs) {
   auto options = std::make_shared<ServerOptions>();
   auto sure = std::make_shared<bool>(false);
-  CLI::App* command =
+  Command* command =
       runs.add_subcommand("delete", "Deletes a run that has ended, with all that is on record");
   command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
       ->required();

@@ -32,10 +32,10 @@ void end_run(const EndOptions& options) {
 
 }  // namespace
 
-void add_runs_end_command(CLI::App& runs) {
+void add_runs_end_command(Command& runs) {
   auto options = std::make_shared<EndOptions>();
   options->request.owner = user_name();
-  CLI::App* command =
+  Command* command =
       runs.add_subcommand("end", "Ends a run whose trainer is gone for good: it has failed");
   command->add_option("RUN", options->server.run, "run-1, a name (its newest job) or name/job")
       ->required();

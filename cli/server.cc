@@ -25,14 +25,14 @@ constexpr const char* kUrlVariable = "GNOMON_URL";
 
 }  // namespace
 
-void add_url_option(CLI::App& command, ServerOptions& options) {
+void add_url_option(Command& command, ServerOptions& options) {
   command.add_option("--url", options.access.url, "Where gnomond listens")
       ->envname(kUrlVariable)
       ->capture_default_str();
   add_access_options(command, options.access);
 }
 
-void add_url_option_beside(CLI::Option& file, CLI::App& command, ClientOptions& access,
+void add_url_option_beside(CommandOption& file, Command& command, ClientOptions& access,
                            const std::string& what) {
   command.add_option("--url,--server", access.url, what + " (or GNOMON_URL)")->excludes(&file);
   add_access_options(command, access);

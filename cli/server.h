@@ -2,12 +2,12 @@
 // storage/schema.sql.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "base/command_line.h"
 #include "protocol/client.h"
 
 namespace gnomon::cli {
@@ -19,11 +19,11 @@ struct ServerOptions {
 };
 
 // --url (or the environment's GNOMON_URL), and the options of protocol/client_arguments.h.
-void add_url_option(CLI::App& command, ServerOptions& options);
+void add_url_option(Command& command, ServerOptions& options);
 
 // The same beside `file`, of which one alone is given. What the environment says is no more than
 // what a command does without either: see url_or_environment().
-void add_url_option_beside(CLI::Option& file, CLI::App& command, ClientOptions& access,
+void add_url_option_beside(CommandOption& file, Command& command, ClientOptions& access,
                            const std::string& what);
 // `url`, else the environment's GNOMON_URL, else `fallback`.
 std::string url_or_environment(const std::string& url, const std::string& fallback);

@@ -370,15 +370,15 @@ void print_status(const ListOptions& options) {
   }
 }
 
-CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options, const char* name,
-                      const char* what, const char* example, bool of_run,
-                      void (*print)(const ListOptions&), const char* columns = nullptr) {
-  CLI::App* command = app.add_subcommand(name, what);
+Command* add_listing(Command& app, const std::shared_ptr<ListOptions>& options, const char* name,
+                     const char* what, const char* example, bool of_run,
+                     void (*print)(const ListOptions&), const char* columns = nullptr) {
+  Command* command = app.add_subcommand(name, what);
   if (of_run) {
     command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
         ->required();
   }
-  CLI::Option* file =
+  CommandOption* file =
       command->add_option("--ledger", options->ledger, "ledger.sqlite, in place of asking gnomond");
   add_url_option_beside(*file, *command, options->access, "Where gnomond listens");
   command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
@@ -390,15 +390,15 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options
 
 }  // namespace
 
-void add_server_commands(CLI::App& app, Context&) {
+void add_server_commands(Command& app, Context&) {
   auto options = std::make_shared<ListOptions>();
   options->access.url.clear();  // said on the command line, else the environment's
-  CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
-                               false, print_runs);
+  Command* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
+                              false, print_runs);
   add_runs_end_command(*runs);
   add_runs_delete_command(*runs);
   runs->callback([runs, options] {
-    if (runs->get_subcommands().empty()) print_runs(*options);
+    if (runs->chosen_subcommand().empty()) print_runs(*options);
   });
   add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
               print_status);

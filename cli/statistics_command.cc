@@ -73,15 +73,15 @@ void show(const StatisticsOptions& options) {
 
 }  // namespace
 
-void add_statistics_command(CLI::App& app, Context&) {
+void add_statistics_command(Command& app, Context&) {
   auto options = std::make_shared<StatisticsOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "statistics", "What rounding does to a run's tensors, of the newest step that was looked at");
   add_url_option(*command, options->server);
   command->add_option("RUN", options->server.run, "run-1, a name, or name/job")->required();
   command->add_option("--site", options->site, "A glob over GEMM sites");
   command->add_option("--tensor", options->tensor, "Only this one")
-      ->check(CLI::IsMember({"input", "weight", "gradient", "output", "weight_gradient"}));
+      ->check(one_of({"input", "weight", "gradient", "output", "weight_gradient"}));
   command->add_option("--from", options->from, "First step, in place of the newest alone");
   command->add_option("--to", options->to, "Last step");
   command->add_option("--sort", options->sort, "site, tensor or the name of a number, worst first")

@@ -70,7 +70,7 @@ fs::path token_file(const TokenOptions& options) {
                     "names it (--config)");
 }
 
-void add_file_options(CLI::App& command, TokenOptions& options) {
+void add_file_options(Command& command, TokenOptions& options) {
   command.add_option("--file", options.file, "File of tokens (or GNOMON_TOKENS)")
       ->type_name("FILE");
   command
@@ -176,12 +176,12 @@ void revoke(const TokenOptions& options, const fs::path& file) {
 
 }  // namespace
 
-void add_token_commands(CLI::App& app, Context&) {
-  CLI::App* token = app.add_subcommand("token", "Tokens: who may speak to gnomond, and as what");
+void add_token_commands(Command& app, Context&) {
+  Command* token = app.add_subcommand("token", "Tokens: who may speak to gnomond, and as what");
   token->require_subcommand(1);
   auto options = std::make_shared<TokenOptions>();
 
-  CLI::App* made = token->add_subcommand("create", "Makes a token and prints its secret, once");
+  Command* made = token->add_subcommand("create", "Makes a token and prints its secret, once");
   made->add_option("NAME", options->name, "Who it is for; stands in logs and the audit log")
       ->required();
   made->add_option("--role", options->role,
@@ -189,7 +189,7 @@ void add_token_commands(CLI::App& app, Context&) {
                    "directives;\nverifier: lease replays; operator: overrides and policies; admin: "
                    "everything")
       ->required()
-      ->check(CLI::IsMember(role_names()));
+      ->check(one_of(role_names()));
   made->add_option("--expires", options->expires, "After this time, like 90d; without it, never");
   made->add_option("--runs", options->runs,
                    "Names of the runs that it may change, with * and ?; of trainers and operators. "
@@ -207,14 +207,14 @@ void add_token_commands(CLI::App& app, Context&) {
       [options] { with_tokens(*options, [&](const fs::path& file) { create(*options, file); }); });
 
   auto json = std::make_shared<bool>(false);
-  CLI::App* listed = token->add_subcommand("list", "Shows the tokens, without their secrets");
+  Command* listed = token->add_subcommand("list", "Shows the tokens, without their secrets");
   add_file_options(*listed, *options);
   listed->add_flag("--json", *json, "As JSON");
   listed->footer("Example:\n  gnomon token list --config /etc/gnomon/gnomond.toml");
   listed->callback(
       [options, json] { with_tokens(*options, [&](const fs::path& file) { list(file, *json); }); });
 
-  CLI::App* revoked = token->add_subcommand("revoke", "Takes a token back");
+  Command* revoked = token->add_subcommand("revoke", "Takes a token back");
   revoked->add_option("NAME", options->name, "As gnomon token list shows it")->required();
   add_file_options(*revoked, *options);
   revoked->footer(

@@ -265,28 +265,27 @@ class Watcher {
 
 }  // namespace
 
-void add_watch_command(CLI::App& app, Context&) {
+void add_watch_command(Command& app, Context&) {
   auto options = std::make_shared<WatchOptions>();
-  CLI::App* command =
-      app.add_subcommand("watch", "Follows a live run in plain lines until it ends");
+  Command* command = app.add_subcommand("watch", "Follows a live run in plain lines until it ends");
   command->add_option("RUN", options->server.run, "run-1, a name (its newest job) or name/job")
       ->required();
   add_url_option(*command, options->server);
   command->add_option("--interval", options->interval_seconds, "Seconds between two looks")
-      ->check(CLI::Range(0.05, 60.0))
+      ->check(in_range(0.05, 60.0))
       ->capture_default_str();
   command->add_option("--wait", options->wait_seconds, "Seconds to wait for the run to register")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(in_range(0.0, 86400.0))
       ->capture_default_str();
   command
       ->add_option("--patience", options->patience_seconds,
                    "Seconds to wait for a controller that has stopped answering")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(in_range(0.0, 86400.0))
       ->capture_default_str();
   command
       ->add_option("--quiet-after", options->quiet_seconds,
                    "Seconds without a step after which it is said that none comes")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(in_range(0.1, 86400.0))
       ->capture_default_str();
   command->footer("Example:\n  gnomon watch demo --wait 30");
   command->callback([options] { Watcher(*options).follow(); });

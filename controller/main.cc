@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -10,6 +9,7 @@
 #include <ctime>
 #include <optional>
 
+#include "base/command_line.h"
 #include "base/errors.h"
 #include "base/failpoint.h"
 #include "base/signals.h"
@@ -44,7 +44,7 @@ struct CommandLine {
   }
 };
 
-void add_options(CLI::App& app, CommandLine& line) {
+void add_options(Command& app, CommandLine& line) {
   const DaemonConfig defaults;
   app.add_option("--config", line.config, "TOML file; options given besides it are stronger");
   app.add_option("--ledger", line.ledger,
@@ -60,16 +60,16 @@ void add_options(CLI::App& app, CommandLine& line) {
   app.add_option("--policy", line.policy,
                  "policy (TOML) of new runs; the built-in one when absent");
   app.add_option("--web-root", line.web_root, "folder of the web page; a plain page when absent")
-      ->check(CLI::ExistingDirectory);
+      ->check(existing_directory());
   app.add_option(
          "--series-keep", line.series_keep_seconds,
          fmt::format("seconds for which the metrics of an ended run are kept, by default {}",
                      defaults.series_keep_seconds))
-      ->check(CLI::Range(0.0, 1e9));
+      ->check(in_range(0.0, 1e9));
   app.add_option("--log-level", line.log_level, "what is less important is not logged")
-      ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())));
+      ->check(one_of(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())));
   app.add_option("--log-format", line.log_format, "of a line")
-      ->check(CLI::IsMember(std::vector<std::string>(kLogFormats.begin(), kLogFormats.end())));
+      ->check(one_of(std::vector<std::string>(kLogFormats.begin(), kLogFormats.end())));
   app.footer(
       "Example:\n  gnomond --ledger ledger.sqlite --listen 127.0.0.1:7717 --policy policy.toml\n"
       "  gnomond --config /etc/gnomon/gnomond.toml\n\n"
@@ -136,11 +136,10 @@ int serve(const CommandLine& line) {
 
 int run(int argc, char** argv) {
   CommandLine line;
-  CLI::App app("gnomond: supervises FP8 training runs with BF16 shadows", "gnomond");
-  app.set_version_flag("--version",
-                       fmt::format("gnomond {} ({}, {})", kVersion, kRevision, kBuildType));
+  Command app("gnomond: supervises FP8 training runs with BF16 shadows", "gnomond");
+  app.set_version_flag(fmt::format("gnomond {} ({}, {})", kVersion, kRevision, kBuildType));
   add_options(app, line);
-  CLI::App* check = app.add_subcommand(
+  Command* check = app.add_subcommand(
       "check-config",
       "Reads a configuration and what it names, and says what it found or what is wrong.");
   check->add_option("FILE", line.checked, "TOML file")->required();
@@ -149,11 +148,7 @@ int run(int argc, char** argv) {
       "Prints a line for each file that is named, and warns of those that everybody may write, or "
       "read although\nthey are secret.\n\n"
       "Exit status: 0 good; 2 not, with file, line, key and what would be accepted.");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  if (const auto status = app.parse(argc, argv, 2)) return *status;
   ignore_write_signals();
   return check->parsed() ? check_config(line) : serve(line);
 }

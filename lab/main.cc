@@ -7,7 +7,7 @@ int main(int argc, char** argv) {
   using namespace gnomon::cli;
   gnomon::make_waiting_threads_sleep(argv);
   return run_program(argc, argv, "Replays, inspects, simulates and measures.",
-                     [](CLI::App& app, Context& context) {
+                     [](gnomon::Command& app, Context& context) {
                        add_plan_commands(app, context);
                        add_simulate_command(app, context);
                        add_backtest_command(app, context);

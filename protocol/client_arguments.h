@@ -1,14 +1,13 @@
-// The options of command lines that say how gnomond is reached. For programs that use CLI11.
+// The options of command lines that say how gnomond is reached.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
+#include "base/command_line.h"
 #include "protocol/client_options.h"
 
 namespace gnomon {
 
 // A token itself is never an option: every user of a machine sees its command lines.
-inline void add_access_options(CLI::App& app, ClientOptions& options) {
+inline void add_access_options(Command& app, ClientOptions& options) {
   app.add_option("--token-file", options.token_file,
                  "File whose first line is the token for gnomond (or GNOMON_TOKEN_FILE, "
                  "GNOMON_TOKEN)")

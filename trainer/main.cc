@@ -1,10 +1,10 @@
 // gnomon-trainer: trains a model under a precision plan, and under a controller if there is one.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <thread>
 
+#include "base/command_line.h"
 #include "base/errors.h"
 #include "base/sleeping_threads.h"
 #include "base/version.h"
@@ -59,13 +59,10 @@ struct Arguments {
   std::string level = "info";
 };
 
-void define(CLI::App& app, Arguments& arguments) {
-  app.set_version_flag("--version", fmt::format("gnomon-trainer {} ({}, {}, {})", kVersion,
-                                                kRevision, kCompiler, kBuildType));
+void define(Command& app, Arguments& arguments) {
+  app.set_version_flag(
+      fmt::format("gnomon-trainer {} ({}, {}, {})", kVersion, kRevision, kCompiler, kBuildType));
   app.footer(kFooter);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("gnomon-trainer: {} (see gnomon-trainer --help)\n", error.what());
-  });
   app.add_option("--config", arguments.config, "The run's TOML file")
       ->required()
       ->type_name("FILE");
@@ -88,7 +85,7 @@ void define(CLI::App& app, Arguments& arguments) {
   app.add_option("--threads", arguments.overrides.threads, "In place of [run] threads")
       ->type_name("N");
   app.add_option("--device", arguments.overrides.device, "In place of [run] device")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(one_of({"cpu", "cuda"}))
       ->type_name("cpu|cuda");
   auto* resume = app.add_flag("--resume", arguments.must_resume,
                               "Refuse to start from scratch: a run must be there");
@@ -99,11 +96,11 @@ void define(CLI::App& app, Arguments& arguments) {
   app.add_option("--interrupted-status", arguments.interrupted_status,
                  "Exit status when a signal ended it in order before the run's end, so that a "
                  "batch system starts it again")
-      ->check(CLI::Range(0, 125))
+      ->check(in_range(0, 125))
       ->type_name("N")
       ->capture_default_str();
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->check(one_of({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 }
 
@@ -144,17 +141,14 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
 }
 
 int start(int argc, char** argv) {
-  CLI::App app{
+  Command app(
       "Trains a Llama-style language model under a precision plan (FP8 or BF16 for each GEMM), "
       "writes\n"
-      "checkpoints, reports every step to gnomond and obeys its directives."};
+      "checkpoints, reports every step to gnomond and obeys its directives.",
+      "gnomon-trainer");
   Arguments arguments;
   define(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kStatusConfig;
-  }
+  if (const auto status = app.parse(argc, argv, kStatusConfig)) return *status;
   block_ending_signals();  // those that do not lead leave them blocked: a launcher passes them on
   const std::unique_ptr<Collectives> collectives = start_collectives();
   return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });

@@ -10,5 +10,5 @@ gnomon_cold(gnomon_processes)
 gnomon_cold(gnomon_training)
 
 gnomon_executable(gnomon-trainer main.cc)
-target_link_libraries(gnomon-trainer PRIVATE gnomon_training gnomon_ranks CLI11::CLI11)
+target_link_libraries(gnomon-trainer PRIVATE gnomon_training gnomon_ranks)
 gnomon_bundled(gnomon-trainer)

@@ -3,11 +3,11 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <climits>
 #include <cstdio>
 
+#include "base/command_line.h"
 #include "base/errors.h"
 #include "base/host.h"
 #include "base/sleeping_threads.h"
@@ -63,8 +63,7 @@ std::string check_name(const std::string& name) {
 
 void add_labels(const std::vector<std::string>& pairs, Labels& labels) {
   const auto refuse = [](const std::string& pair, const std::string& accepted) {
-    throw CLI::ValidationError("--label",
-                               fmt::format("\"{}\" not accepted; expected {}", pair, accepted));
+    refuse_option("--label", fmt::format("\"{}\" not accepted; expected {}", pair, accepted));
   };
   for (const std::string& pair : pairs) {
     const size_t equals = pair.find('=');
@@ -81,14 +80,11 @@ void add_labels(const std::vector<std::string>& pairs, Labels& labels) {
   }
 }
 
-void define(CLI::App& app, Arguments& arguments) {
+void define(Command& app, Arguments& arguments) {
   WorkerOptions& options = arguments.options;
-  app.set_version_flag("--version", fmt::format("gnomon-verifier {} ({}, {}, {})", kVersion,
-                                                kRevision, kCompiler, kBuildType));
+  app.set_version_flag(
+      fmt::format("gnomon-verifier {} ({}, {}, {})", kVersion, kRevision, kCompiler, kBuildType));
   app.footer(kFooter);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return fmt::format("gnomon-verifier: {} (see gnomon-verifier --help)\n", error.what());
-  });
   app.add_option("--controller", options.controller.url,
                  "gnomond's URL, like http://127.0.0.1:7717 or https://gnomon.example:7717")
       ->required()
@@ -96,20 +92,20 @@ void define(CLI::App& app, Arguments& arguments) {
   add_access_options(app, options.controller);
   options.name = default_name();
   app.add_option("--name", options.name, "This verifier's name, unique among all")
-      ->check(check_name, "")
+      ->check(accepted_by(check_name))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--threads", options.threads,
                  "Threads for a replay; by default as many as the run has, without which a replay "
                  "of the same plan\n"
                  "cannot be compared bit for bit")
-      ->check(CLI::Range(1, kThreadsMax))
+      ->check(in_range(1, kThreadsMax))
       ->type_name("T");
   app.add_option_function<std::string>(
          "--device",
          [&options](const std::string& name) { options.device = device_from_name(name, ""); },
          "Where replays run; by default where the run does, without which bits cannot be compared")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->check(one_of({"cpu", "cuda"}))
       ->type_name("cpu|cuda");
   app.add_option_function<std::vector<std::string>>(
          "--label",
@@ -122,11 +118,11 @@ void define(CLI::App& app, Arguments& arguments) {
          "--root", options.roots,
          "Read checkpoints and data below this folder only; may be given again. Without it, "
          "whatever a trainer names")
-      ->check(CLI::ExistingDirectory)
+      ->check(existing_directory())
       ->type_name("DIR");
   app.add_flag("--once", options.once, "End after one lease");
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->check(one_of({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 }
 
@@ -166,17 +162,14 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
 }
 
 int start(int argc, char** argv) {
-  CLI::App app{
+  Command app(
       "Leases replays from gnomond, runs each from its checkpoint on the same batches (in BF16, "
       "under the run's\n"
-      "own plan or another one) and sends back losses and weight hashes."};
+      "own plan or another one) and sends back losses and weight hashes.",
+      "gnomon-verifier");
   Arguments arguments;
   define(app, arguments);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kStatusConfig;
-  }
+  if (const auto status = app.parse(argc, argv, kStatusConfig)) return *status;
   block_ending_signals();  // those that do not lead leave them blocked: a launcher passes them on
   const std::unique_ptr<Collectives> collectives = start_collectives();
   return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });

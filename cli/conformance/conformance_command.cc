@@ -31,7 +31,7 @@ void run(const Options<Scenario>& options, void (*check)(const Scenario&, Checks
 }
 
 template <class Scenario>
-void add_common(CLI::App& command, Options<Scenario>& options) {
+void add_common(Command& command, Options<Scenario>& options) {
   command
       .add_option("URL", options.scenario.access.url,
                   "Address of a gnomond, best of one started for this")
@@ -40,14 +40,14 @@ void add_common(CLI::App& command, Options<Scenario>& options) {
   command
       .add_option("--patience", options.scenario.patience_seconds,
                   "Seconds to wait for each thing that is expected")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number())
       ->capture_default_str();
   command.add_flag("--json", options.json, "Print JSON, at the end");
 }
 
-void add_trainer(CLI::App& conformance, Context& context) {
+void add_trainer(Command& conformance, Context& context) {
   auto options = std::make_shared<Options<TrainerScenario>>();
-  CLI::App* command = conformance.add_subcommand(
+  Command* command = conformance.add_subcommand(
       "trainer", "Plays operator and verifiers to a run, and looks at what its trainer does");
   add_common(*command, *options);
   command->add_option("--run", options->scenario.run, "The run's name, or name/job")->required();
@@ -61,11 +61,11 @@ void add_trainer(CLI::App& conformance, Context& context) {
   command->callback([options, &context] { run(*options, check_trainer, context); });
 }
 
-void add_verifier(CLI::App& conformance, Context& context) {
+void add_verifier(Command& conformance, Context& context) {
   auto options = std::make_shared<Options<VerifierScenario>>();
   auto plan_file = std::make_shared<std::string>();
   VerifierScenario& scenario = options->scenario;
-  CLI::App* command = conformance.add_subcommand(
+  Command* command = conformance.add_subcommand(
       "verifier", "Plays a trainer with two checkpoints, and looks at what verifiers answer");
   add_common(*command, *options);
   command->add_option("--checkpoint", scenario.start, "URI of a checkpoint")->required();
@@ -73,10 +73,10 @@ void add_verifier(CLI::App& conformance, Context& context) {
       ->required();
   command->add_option("--step", scenario.start_step, "Step of the first checkpoint")
       ->required()
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   command->add_option("--steps", scenario.steps, "Steps between the two")
       ->required()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   command
       ->add_option("--format", scenario.checkpoint_format, "The checkpoints' format, such as torch")
       ->required();
@@ -98,8 +98,8 @@ void add_verifier(CLI::App& conformance, Context& context) {
 
 }  // namespace
 
-void add_conformance_commands(CLI::App& app, Context& context) {
-  CLI::App* command =
+void add_conformance_commands(Command& app, Context& context) {
+  Command* command =
       app.add_subcommand("conformance", "Tests another trainer or verifier against the protocol");
   command->require_subcommand(1);
   add_trainer(*command, context);

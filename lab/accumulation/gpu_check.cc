@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include <CLI/CLI.hpp>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "base/command_line.h"
 #include "base/errors.h"
 #include "base/version.h"
 #include "cli/json_output.h"
@@ -68,27 +68,27 @@ int check_accumulation(const AccumulationOptions& options) {
   return found.defaults_hold() ? 0 : kExitOtherSums;
 }
 
-void add_accumulation(CLI::App& app, int& status) {
+void add_accumulation(Command& app, int& status) {
   auto options = std::make_shared<AccumulationOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "accumulation", "How the device adds FP8 products up, beside `accumulate = \"hopper\"`");
   command->add_option("--k-max", options->k_max, "The longest sums, in terms")
-      ->check(CLI::Range(int64_t{32}, int64_t{8192}))
+      ->check(in_range(int64_t{32}, int64_t{8192}))
       ->capture_default_str();
   command->add_option("--seed", options->comparison.seed, "Seed of the data")
       ->capture_default_str();
   command
       ->add_option("--algorithms", options->algorithms,
                    "Algorithms of the library, for each product")
-      ->check(CLI::Range(1, 64))
+      ->check(in_range(1, 64))
       ->capture_default_str();
   command
       ->add_option("--sample", options->comparison.sample,
                    "Rows and columns of each product that are compared, at most")
-      ->check(CLI::Range(int64_t{2}, int64_t{4096}))
+      ->check(in_range(int64_t{2}, int64_t{4096}))
       ->capture_default_str();
   command->add_option("--threads", options->comparison.threads, "Threads of the emulation")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   command->add_option(
       "--pretend", options->pretend,
@@ -109,20 +109,14 @@ int fail(int status, const char* what) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Checks that need a GPU.", "gnomon-gpu-check");
+  Command app("Checks that need a GPU.", "gnomon-gpu-check");
   int status = 0;
   app.require_subcommand(1);
-  app.set_version_flag("--version", fmt::format("gnomon-gpu-check {} ({}, {}, {})", kVersion,
-                                                kRevision, kBuildType, kCompiler));
+  app.set_version_flag(
+      fmt::format("gnomon-gpu-check {} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler));
   add_accumulation(app, status);
   add_attention_check(app, status);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    return fail(kExitBadInput, error.what());
-  }
-  return status;
+  return app.parse(argc, argv, kExitBadInput).value_or(status);
 }
 
 }  // namespace

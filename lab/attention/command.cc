@@ -55,24 +55,24 @@ int run(const AttentionOptions& options) {
 
 }  // namespace
 
-void add_attention_check(CLI::App& app, int& status) {
+void add_attention_check(Command& app, int& status) {
   auto options = std::make_shared<AttentionOptions>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("attention", "cuDNN's attention and our own beside FP64, and their speed");
   command->add_option("--tokens-max", options->tokens_max, "Longer sequences are left out")
-      ->check(CLI::Range(int64_t{64}, int64_t{8192}))
+      ->check(in_range(int64_t{64}, int64_t{8192}))
       ->capture_default_str();
   command->add_option("--seed", options->check.seed, "Seed of the data")->capture_default_str();
   command->add_option("--repeats", options->check.repeats, "Repeats of what is timed")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   command->add_option("--threads", options->check.threads, "Threads of the FP64 reference")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   command
       ->add_option("--difference-max", options->check.difference_most,
                    "1 - 2<x,y>/(|x|^2 + |y|^2) that is not yet a failure")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(in_range(0.0, 1.0))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(

@@ -253,9 +253,9 @@ void run_backtest(const BacktestOptions& options) {
 
 }  // namespace
 
-void add_backtest_command(CLI::App& app, Context&) {
+void add_backtest_command(Command& app, Context&) {
   auto options = std::make_shared<BacktestOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "backtest",
       "Decides again from a ledger's events; prints what would have differed, and its cost");
   command->add_option("--ledger", options->ledger, "ledger.sqlite")->required();

@@ -157,21 +157,21 @@ void bench_cast(const CastBenchOptions& options) {
 
 }  // namespace
 
-void add_bench_cast_command(CLI::App& bench) {
+void add_bench_cast_command(Command& bench) {
   auto options = std::make_shared<CastBenchOptions>();
-  CLI::App* cast = bench.add_subcommand(
+  Command* cast = bench.add_subcommand(
       "cast", "Arrays to codes and back, in bytes read and written, beside a plain copy");
   cast->add_option("--format", options->formats, "One or more of e4m3, e5m2, e3m2, e2m3, e2m1")
-      ->check(CLI::IsMember({"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}))
+      ->check(one_of({"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"}))
       ->capture_default_str();
   cast->add_option("--elements", options->elements, "Length of the arrays")
-      ->check(CLI::Range(int64_t{1} << 12, int64_t{1} << 32))
+      ->check(in_range(int64_t{1} << 12, int64_t{1} << 32))
       ->capture_default_str();
   cast->add_option("--threads", options->threads, "Threads of cast and copy")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   cast->add_option("--rounds", options->rounds, "Casts and copies in turn; medians are reported")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   cast->add_flag("--json", options->json, "Print JSON");
   cast->footer("Example:\n  gnomon bench cast --format e4m3 --json");

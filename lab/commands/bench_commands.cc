@@ -43,9 +43,9 @@ void bench_step(BenchOptions& options) {
   }
 }
 
-void add_batch_options(CLI::App& step, BenchStepOptions& options) {
+void add_batch_options(Command& step, BenchStepOptions& options) {
   const auto count = [&](const char* name, int& value, const char* what) {
-    step.add_option(name, value, what)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+    step.add_option(name, value, what)->check(in_range(1, 1 << 20))->capture_default_str();
   };
   step.add_option("--model", options.model,
                   "Instead of a size, a model that people know: gpt2-124m, gpt2-1558m, "
@@ -67,7 +67,7 @@ void add_batch_options(CLI::App& step, BenchStepOptions& options) {
       ->type_name("fp32|bf16|fp8");
 }
 
-void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& device) {
+void add_step_options(Command& step, BenchStepOptions& options, DeviceChoice& device) {
   step.add_option("--size", options.size, "demo, 10m or 100m")->capture_default_str();
   add_batch_options(step, options);
   step.add_option("--recipe", options.recipe,
@@ -78,28 +78,27 @@ void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& d
                   "Globs of sites that the FP8 steps leave in BF16, like lm_head");
   add_bench_device_options(step, device, options.threads);
   step.add_option("--rounds", options.rounds, "Rounds of steps of each kind; medians are reported")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   step.add_option(
           "--steps", options.steps,
           "Steps of each kind in a round; with more than one, another goes before them, which "
           "tells what a change of the plan costs")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   step.add_option("--peak-bf16", options.peak_bf16,
                   "FLOP/s of the device's data sheet (known of A100, H100, H200)")
-      ->check(CLI::PositiveNumber);
-  step.add_option("--peak-fp8", options.peak_fp8, "The same for FP8")->check(CLI::PositiveNumber);
+      ->check(positive_number());
+  step.add_option("--peak-fp8", options.peak_fp8, "The same for FP8")->check(positive_number());
 }
 
 }  // namespace
 
-void add_bench_commands(CLI::App& app, Context&) {
-  CLI::App* bench =
-      app.add_subcommand("bench", "Benchmarks; each prints its machine and its build");
+void add_bench_commands(Command& app, Context&) {
+  Command* bench = app.add_subcommand("bench", "Benchmarks; each prints its machine and its build");
   bench->require_subcommand(1);
   auto options = std::make_shared<BenchOptions>();
-  CLI::App* step = bench->add_subcommand(
+  Command* step = bench->add_subcommand(
       "step", "A training step in BF16 and FP8, as a share of the backend's own BF16 GEMM rate");
   add_step_options(*step, options->step, options->device);
   step->add_flag("--json", options->json, "Print JSON");

@@ -80,26 +80,26 @@ void run(ControllerBenchOptions& options) {
 
 }  // namespace
 
-void add_bench_controller_command(CLI::App& bench) {
+void add_bench_controller_command(Command& bench) {
   auto options = std::make_shared<ControllerBenchOptions>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "controller",
       "What gnomond takes in a second and how soon it answers, beside etcd and pushgateway");
   command
       ->add_option("--folder", options->folder, "Where ledgers are made: the disk that is measured")
-      ->check(CLI::ExistingDirectory)
+      ->check(existing_directory())
       ->capture_default_str();
   command
       ->add_option(
           "--seconds", options->seconds,
           "Seconds of each load; beside etcd and pushgateway in slices of a second, in turn")
-      ->check(CLI::Range(1.0, 3600.0))
+      ->check(in_range(1.0, 3600.0))
       ->capture_default_str();
   command->add_option("--rounds", options->rounds, "Medians are reported")
-      ->check(CLI::Range(1, 100))
+      ->check(in_range(1, 100))
       ->capture_default_str();
   command->add_option("--gnomond", options->gnomond, "The daemon; by default the one beside gnomon")
-      ->check(CLI::ExistingFile);
+      ->check(existing_file());
   command->add_flag("!--no-peers", options->peers, "Leave out etcd and pushgateway");
   command
       ->add_option(
@@ -107,7 +107,7 @@ void add_bench_controller_command(CLI::App& bench) {
           "rates: reports and directives a second; many: a day of 1,000 runs and 10,000 "
           "verifiers;\nflat: each call with 100 times the history; waiters: 10,000 clients "
           "that wait; restart: a ledger of 5 GB")
-      ->check(CLI::IsMember({"rates", "many", "flat", "waiters", "restart"}))
+      ->check(one_of({"rates", "many", "flat", "waiters", "restart"}))
       ->capture_default_str();
   command->add_flag("--quick", options->quick,
                     "Small sizes and one round: whether it works, not what it takes");

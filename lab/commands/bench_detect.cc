@@ -187,10 +187,10 @@ void bench_detect(const DetectBenchOptions& options) {
 
 }  // namespace
 
-void add_bench_detect_command(CLI::App& bench) {
+void add_bench_detect_command(Command& bench) {
   auto options = std::make_shared<DetectBenchOptions>();
   options->scratch = (fs::temp_directory_path() / "gnomon-bench-detect").string();
-  CLI::App* detect = bench.add_subcommand(
+  Command* detect = bench.add_subcommand(
       "detect", "Real training runs, healthy and faulty, under the decision core");
   detect->add_option("--record", options->record,
                      "Directory for the traces; one that is there is not recorded again");
@@ -199,7 +199,7 @@ void add_bench_detect_command(CLI::App& bench) {
       ->add_option("--study", options->catalogue.study,
                    "dense: 1,000 steps, all of them in windows; budget: 20,000 steps under the "
                    "default policy")
-      ->check(CLI::IsMember({"dense", "budget"}))
+      ->check(one_of({"dense", "budget"}))
       ->capture_default_str();
   detect->add_option("--policy", options->policy,
                      "To judge: the detector of this policy instead of the default one");
@@ -208,18 +208,18 @@ void add_bench_detect_command(CLI::App& bench) {
   detect->add_option("--scratch", options->scratch, "Directory for checkpoints")
       ->capture_default_str();
   detect->add_option("--runs", options->runs, "At most so many runs now; 0 = all")
-      ->check(CLI::Range(0, 1000000));
+      ->check(in_range(0, 1000000));
   detect->add_option("--jobs", options->jobs, "Runs side by side, each on one thread")
-      ->check(CLI::Range(1, 256))
+      ->check(in_range(1, 256))
       ->capture_default_str();
   detect->add_option("--seeds", options->catalogue.seeds, "Seeds of each healthy or faulty run")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   detect->add_option("--seed", options->catalogue.first_seed, "The first of them")
       ->capture_default_str();
   detect->add_option("--only", options->catalogue.only, "One fault's kind, or none: healthy runs");
   detect->add_option("--role", options->catalogue.role, "Runs of this role only")
-      ->check(CLI::IsMember({"bf16", "fp8", "observed", "enforced", "half"}));
+      ->check(one_of({"bf16", "fp8", "observed", "enforced", "half"}));
   detect->footer(
       "Examples:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal\n"
       "  gnomon bench detect --traces traces --json");

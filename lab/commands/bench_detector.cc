@@ -203,9 +203,9 @@ void bench_detector(const DetectorBenchOptions& options) {
 
 }  // namespace
 
-void add_bench_detector_command(CLI::App& bench) {
+void add_bench_detector_command(Command& bench) {
   auto options = std::make_shared<DetectorBenchOptions>();
-  CLI::App* detector = bench.add_subcommand(
+  Command* detector = bench.add_subcommand(
       "detector",
       "The gap detector and its rivals over simulated windows: false alarms and delays");
   std::vector<std::string> noises;
@@ -213,27 +213,26 @@ void add_bench_detector_command(CLI::App& bench) {
   detector
       ->add_option("--detector", options->detectors,
                    "One or more of eprocess, eprocess_any, cusum, ewma, glr, shewhart, fixed")
-      ->check(
-          CLI::IsMember({"eprocess", "eprocess_any", "cusum", "ewma", "glr", "shewhart", "fixed"}))
+      ->check(one_of({"eprocess", "eprocess_any", "cusum", "ewma", "glr", "shewhart", "fixed"}))
       ->capture_default_str();
   detector->add_option("--noise", options->noises, "Noise of the false alarms; all by default")
-      ->check(CLI::IsMember(noises));
+      ->check(one_of(noises));
   detector->add_option("--delay-noise", options->delay_noises, "Noise of the delays")
-      ->check(CLI::IsMember(noises))
+      ->check(one_of(noises))
       ->capture_default_str();
   detector
       ->add_option("--windows", options->windows, "Windows between false alarms that are wanted")
-      ->check(CLI::Range(100.0, 1e6))
+      ->check(in_range(100.0, 1e6))
       ->capture_default_str();
   detector->add_option("--alarms", options->alarms, "False alarms to count for each number")
-      ->check(CLI::Range(10, 1000000))
+      ->check(in_range(10, 1000000))
       ->capture_default_str();
   detector->add_option("--runs", options->runs, "Faulty runs for each delay")
-      ->check(CLI::Range(10, 1000000))
+      ->check(in_range(10, 1000000))
       ->capture_default_str();
   detector->add_option("--seed", options->seed, "Seed of the noise")->capture_default_str();
   detector->add_option("--threads", options->threads, "Threads of the simulation")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   detector->add_flag("--json", options->json, "Print JSON");
   detector->footer("Example:\n  gnomon bench detector --windows 1000 --delay-noise gaussian");

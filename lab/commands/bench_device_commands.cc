@@ -40,16 +40,16 @@ double number(const json::value& object, const char* key) {
   return object.at(key).to_number<double>();
 }
 
-void add_rounds(CLI::App& command, BenchRounds& rounds) {
+void add_rounds(Command& command, BenchRounds& rounds) {
   command
       .add_option("--rounds", rounds.rounds,
                   "In which everything has its turn; medians are "
                   "reported")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   command
       .add_option("--seconds", rounds.least_seconds, "That each thing runs in a round, at least")
-      ->check(CLI::Range(0.0, 60.0))
+      ->check(in_range(0.0, 60.0))
       ->capture_default_str();
 }
 
@@ -87,7 +87,7 @@ void print_gemm(const json::object& result) {
   print_machine(result);
 }
 
-void add_gemm(CLI::App& bench) {
+void add_gemm(Command& bench) {
   struct Options {
     BenchGemmOptions bench;
     DeviceChoice device;
@@ -96,7 +96,7 @@ void add_gemm(CLI::App& bench) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "gemm", "The products of linear layers: FP8, with the casts and without, beside BF16");
   add_bench_device_options(*command, options->device, options->bench.threads);
   command->add_option(
@@ -108,14 +108,14 @@ void add_gemm(CLI::App& bench) {
   command
       ->add_option("--tokens", options->tokens,
                    "Tokens in the models' products (default: 8192; on the CPU 128)")
-      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
+      ->check(in_range(int64_t{16}, int64_t{1} << 20));
   command->add_option("--recipe", options->bench.recipes, "One or more recipes")
       ->capture_default_str();
   command
       ->add_option("--accumulate", options->accumulate,
                    "How FP8 products add up: fp32, hopper or both (default: both; on the CPU fp32, "
                    "since the other is emulated there, slowly)")
-      ->check(CLI::IsMember({"fp32", "hopper"}));
+      ->check(one_of({"fp32", "hopper"}));
   add_rounds(*command, options->bench.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench gemm --device cuda --json");
@@ -153,7 +153,7 @@ void print_kernels(const json::object& result) {
   print_machine(result);
 }
 
-void add_kernels(CLI::App& bench) {
+void add_kernels(Command& bench) {
   struct Options {
     BenchKernelsOptions bench;
     DeviceChoice device;
@@ -167,13 +167,13 @@ void add_kernels(CLI::App& bench) {
     }
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "kernels", "What memory bounds, in bytes read and written, beside a copy in the same memory");
   BenchKernelsOptions& it = options->bench;
   add_bench_device_options(*command, options->device, it.threads);
   const auto length = [&](const char* name, int64_t& value, const char* what) {
     command->add_option(name, value, what)
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
+        ->check(in_range(int64_t{1}, int64_t{1} << 34))
         ->capture_default_str();
   };
   length("--tokens", it.tokens, "Rows of activations, a multiple of 128");
@@ -185,7 +185,7 @@ void add_kernels(CLI::App& bench) {
       ->add_option(
           "--parameters", options->parameters,
           "Parameters for AdamW, a multiple of 128 (default: 134217728; on the CPU 16777216)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34));
+      ->check(in_range(int64_t{1}, int64_t{1} << 34));
   add_rounds(*command, it.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench kernels --device cuda --json");
@@ -217,7 +217,7 @@ void print_block(const json::object& result) {
   print_machine(result);
 }
 
-void add_block(CLI::App& bench) {
+void add_block(Command& bench) {
   struct Options {
     BenchBlockOptions bench;
     DeviceChoice device;
@@ -234,7 +234,7 @@ void add_block(CLI::App& bench) {
     }
   };
   auto options = std::make_shared<Options>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "block", "One transformer block, FP8 over BF16: GPT-3's widths, sequences and batches");
   BenchBlockOptions& it = options->bench;
   add_bench_device_options(*command, options->device, it.threads);
@@ -266,7 +266,7 @@ void add_block(CLI::App& bench) {
 
 }  // namespace
 
-void add_bench_device_commands(CLI::App& bench) {
+void add_bench_device_commands(Command& bench) {
   add_gemm(bench);
   add_kernels(bench);
   add_block(bench);

@@ -41,9 +41,9 @@ void run(const StatisticsBenchOptions& options) {
 
 }  // namespace
 
-void add_bench_statistics_command(CLI::App& bench) {
+void add_bench_statistics_command(Command& bench) {
   auto options = std::make_shared<StatisticsBenchOptions>();
-  CLI::App* command = bench.add_subcommand(
+  Command* command = bench.add_subcommand(
       "statistics", "What tensor statistics cost: steps without, and with a look at every tensor");
   command->add_option("--size", options->bench.size, "demo, 10m or 100m")->capture_default_str();
   command->add_option("--recipe", options->bench.recipe, "Scaling of the FP8 steps")
@@ -52,13 +52,13 @@ void add_bench_statistics_command(CLI::App& bench) {
       ->take_all()
       ->capture_default_str();
   command->add_option("--every", options->bench.every, "Steps from look to look, for the share")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->check(in_range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
   command->add_option("--threads", options->bench.threads, "Threads of the backend")
-      ->check(CLI::Range(1, 1024))
+      ->check(in_range(1, 1024))
       ->capture_default_str();
   command->add_option("--rounds", options->bench.rounds, "Steps of each kind; medians are reported")
-      ->check(CLI::Range(1, 1000))
+      ->check(in_range(1, 1000))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench statistics --size 10m --json");

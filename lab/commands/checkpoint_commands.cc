@@ -114,12 +114,12 @@ void list(const CheckpointOptions& options) {
 
 }  // namespace
 
-void add_checkpoint_commands(CLI::App& app, Context& context) {
-  CLI::App* checkpoint = app.add_subcommand("checkpoint", "Checkpoints on disk: list and verify");
+void add_checkpoint_commands(Command& app, Context& context) {
+  Command* checkpoint = app.add_subcommand("checkpoint", "Checkpoints on disk: list and verify");
   checkpoint->require_subcommand(1);
   auto options = std::make_shared<CheckpointOptions>();
 
-  CLI::App* verify_command = checkpoint->add_subcommand(
+  Command* verify_command = checkpoint->add_subcommand(
       "verify", "Compares size and hash of every file with the manifest; status 1 when damaged");
   verify_command->add_option("DIR", options->path, "A checkpoint directory")->required();
   verify_command->add_flag("--json", options->json, "Print JSON");
@@ -127,7 +127,7 @@ void add_checkpoint_commands(CLI::App& app, Context& context) {
       "Example:\n  gnomon checkpoint verify runs/demo/checkpoints/attempt-0001/step-00000120");
   verify_command->callback([options, &context] { verify(*options, context); });
 
-  CLI::App* list_command = checkpoint->add_subcommand("list", "All checkpoints of a run");
+  Command* list_command = checkpoint->add_subcommand("list", "All checkpoints of a run");
   list_command->add_option("ROOT", options->path, "A run's directory, or its checkpoints/")
       ->required();
   list_command->add_flag("--json", options->json, "Print JSON");

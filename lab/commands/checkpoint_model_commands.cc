@@ -96,16 +96,16 @@ void write_model(const ModelOptions& options) {
 
 }  // namespace
 
-void add_checkpoint_model_commands(CLI::App& checkpoint) {
+void add_checkpoint_model_commands(Command& checkpoint) {
   auto options = std::make_shared<ModelOptions>();
-  CLI::App* show_command = checkpoint.add_subcommand(
+  Command* show_command = checkpoint.add_subcommand(
       "show", "The model of a checkpoint, or of any directory that transformers saved");
   show_command->add_option("DIR", options->path, "Directory with config.json")->required();
   show_command->add_flag("--json", options->json, "Print JSON");
   show_command->footer("Example:\n  gnomon checkpoint show models/Qwen2-0.5B");
   show_command->callback([options] { show(*options); });
 
-  CLI::App* export_command = checkpoint.add_subcommand(
+  Command* export_command = checkpoint.add_subcommand(
       "export", "Writes the model of a checkpoint alone, for transformers");
   export_command->add_option("DIR", options->path, "Checkpoint or model directory")->required();
   export_command->add_option("--out", options->out, "Directory to write; nothing may be there")
@@ -113,12 +113,12 @@ void add_checkpoint_model_commands(CLI::App& checkpoint) {
   export_command
       ->add_option("--dtype", options->dtype,
                    "bf16 or fp32 (of a checkpoint: the FP32 masters); without it as stored")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
+      ->check(one_of({"bf16", "fp32"}));
   export_command
       ->add_option("--max-shard-size", options->shard_bytes_max,
                    "Bytes of weights in a file at most, like 5GB or 500MB")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber)
+      ->size_in_bytes()
+      ->check(positive_number())
       ->capture_default_str();
   export_command->add_flag("--json", options->json, "Print JSON");
   export_command->footer(

@@ -122,13 +122,12 @@ void print_casts(const FormatsOptions& options, const std::vector<std::string>& 
 
 }  // namespace
 
-void add_formats_commands(CLI::App& app, Context&) {
-  CLI::App* formats =
-      app.add_subcommand("formats", "Number formats: every code, and casts to them");
+void add_formats_commands(Command& app, Context&) {
+  Command* formats = app.add_subcommand("formats", "Number formats: every code, and casts to them");
   formats->require_subcommand(1);
 
   auto options = std::make_shared<FormatsOptions>();
-  CLI::App* table = formats->add_subcommand("table", "Every code of a format and its value");
+  Command* table = formats->add_subcommand("table", "Every code of a format and its value");
   table
       ->add_option("--format", options->format,
                    "fp32, bf16, e4m3, e5m2, e3m2, e2m3, e2m1, e8m3 ... e8m6")
@@ -137,7 +136,7 @@ void add_formats_commands(CLI::App& app, Context&) {
   table->footer("Example:\n  gnomon formats table --format e4m3");
   table->callback([options] { print_table(*options); });
 
-  CLI::App* cast = formats->add_subcommand(
+  Command* cast = formats->add_subcommand(
       "cast", "VALUE... rounded to a format: its code and the value after rounding");
   cast->add_option("--format", options->format, "As for `formats table`")->required();
   cast->add_flag("--no-saturate", options->no_saturate,

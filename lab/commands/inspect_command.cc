@@ -94,15 +94,15 @@ void inspect(InspectOptions& options) try {
 
 }  // namespace
 
-void add_inspect_command(CLI::App& app, Context&) {
+void add_inspect_command(Command& app, Context&) {
   auto options = std::make_shared<InspectOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "inspect", "Statistics of a checkpoint's tensors in one batch, without training");
   command->add_option("--checkpoint", options->checkpoint, "Checkpoint directory")->required();
   command
       ->add_option("--batch", options->batch,
                    "The step whose first micro-batch runs; without it the checkpoint's next step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+      ->check(in_range(int64_t{1}, int64_t{1} << 40));
   command
       ->add_option("--what-if", options->statistics.what_if,
                    "Recipes to ask about besides the one in use, as block or mx:e2m1")

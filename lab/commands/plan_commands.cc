@@ -73,19 +73,19 @@ void check_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan_commands(CLI::App& app, Context&) {
-  CLI::App* plan = app.add_subcommand(
+void add_plan_commands(Command& app, Context&) {
+  Command* plan = app.add_subcommand(
       "plan", "Is FP8 worth it for a run to come; and precision plans: which GEMM in which format");
   plan->require_subcommand(0, 1);
   add_run_planning_options(*plan);
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* check =
+  Command* check =
       plan->add_subcommand("check", "Says whether a plan fits a model, and what each site gets");
   check->add_option("FILE", options->file, "Plan in TOML")->required();
   auto* model = check->add_option_group("model");
   model->add_option("--checkpoint", options->checkpoint, "The model is this checkpoint's");
   model->add_option("--layers", options->layers, "The model is a Llama with this many layers")
-      ->check(CLI::Range(1, 10000));
+      ->check(in_range(1, 10000));
   model->require_option(1);
   check->add_flag("--json", options->json, "Print JSON");
   check->footer("Example:\n  gnomon plan check pinned.toml --layers 8");

@@ -148,9 +148,9 @@ void replay(ReplayOptions& options) {
 
 }  // namespace
 
-void add_replay_command(CLI::App& app, Context&) {
+void add_replay_command(Command& app, Context&) {
   auto options = std::make_shared<ReplayOptions>();
-  CLI::App* command =
+  Command* command =
       app.add_subcommand("replay", "Replays a window from a checkpoint, without any daemon");
   command->add_option("--checkpoint", options->checkpoint, "Checkpoint directory to start from")
       ->required();
@@ -159,7 +159,7 @@ void add_replay_command(CLI::App& app, Context&) {
           "--steps", options->request.steps,
           "Steps to replay (of --arm scores: the step after the checkpoint whose batch and faults "
           "it takes; 1 if not given)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+      ->check(in_range(int64_t{1}, int64_t{1000000}));
   command
       ->add_option(
           "--arm", options->request.arm,
@@ -177,11 +177,11 @@ void add_replay_command(CLI::App& app, Context&) {
           "--perturb", options->request.perturb,
           "Move the start's weights a little, by this seed: replays with several show what "
           "chance does (0: not)")
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
+      ->check(in_range(int64_t{0}, std::numeric_limits<int64_t>::max()));
   command
       ->add_option("--perturb-scale", options->request.perturb_scale,
                    "Relative size of --perturb's moves (default: 2^-9)")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(in_range(0.0, 1.0));
   command->add_flag("--evaluate", options->request.evaluate_endpoints,
                     "Also measure the held-out losses at start and end");
   add_replay_device_options(*command, options->on);

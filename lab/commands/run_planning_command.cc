@@ -89,7 +89,7 @@ void plan(const PlanningOptions& options) {
   }
 }
 
-void add_run_options(CLI::App& plan, PlanningOptions& options) {
+void add_run_options(Command& plan, PlanningOptions& options) {
   const std::string run = "The run";
   plan.add_option("--speedup", options.speedup, "Time of a BF16 step over that of an FP8 step")
       ->group(run);
@@ -122,7 +122,7 @@ void add_run_options(CLI::App& plan, PlanningOptions& options) {
       ->group(run);
 }
 
-void add_verification_options(CLI::App& plan, PlanningOptions& options) {
+void add_verification_options(Command& plan, PlanningOptions& options) {
   decide::RunModel& model = options.question.model;
   const std::string group = "Verification and faults";
   plan.add_option("--hazard", options.hazard,
@@ -164,16 +164,15 @@ void add_verification_options(CLI::App& plan, PlanningOptions& options) {
 
 }  // namespace
 
-void refuse_options_of_a_run(const CLI::App& plan_command) {
-  for (const CLI::Option* option : plan_command.get_options()) {
-    if (option->count() == 0) continue;
-    throw ConfigError(
-        "", 0, option->get_name(), option->results().front(),
-        "no option of a run before " + plan_command.get_subcommands().front()->get_name());
+void refuse_options_of_a_run(const Command& plan_command) {
+  for (const CommandOption& option : plan_command.options()) {
+    if (option.results().empty()) continue;
+    throw ConfigError("", 0, option.name(), option.results().front(),
+                      "no option of a run before " + plan_command.chosen_subcommand());
   }
 }
 
-void add_run_planning_options(CLI::App& plan_command) {
+void add_run_planning_options(Command& plan_command) {
   auto options = std::make_shared<PlanningOptions>();
   options->question.model.window_steps = static_cast<double>(decide::Policy().window.steps);
   add_run_options(plan_command, *options);
@@ -189,7 +188,7 @@ void add_run_planning_options(CLI::App& plan_command) {
       "  gnomon plan --bf16-step-seconds 3 --step-seconds 2.4 --hazard 1/1M..1/10k --json\n"
       "  gnomon plan check pinned.toml --layers 8");
   plan_command.callback([options, &plan_command] {
-    if (plan_command.get_subcommands().empty()) plan(*options);
+    if (plan_command.chosen_subcommand().empty()) plan(*options);
   });
 }
 

@@ -109,12 +109,12 @@ void simulate_policies(SimulateOptions& options, Context& context) {
   fmt::print("{}", options.json ? pretty_json(to_json(simulation)) : in_words(simulation));
 }
 
-void add_run_options(CLI::App& command, SimulateOptions& options) {
+void add_run_options(Command& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   command
       .add_option("--policy", options.policies,
                   "Policy files, compared on the same seeds; the default policy without any")
-      ->check(CLI::ExistingFile);
+      ->check(existing_file());
   command.add_option("--runs", options.study.runs, "Runs for each policy, 1 to 100000")
       ->capture_default_str();
   command.add_option("--steps", options.steps, "Steps of a run, as 20000, 500k or 1M")
@@ -133,7 +133,7 @@ void add_run_options(CLI::App& command, SimulateOptions& options) {
   command.add_flag("--json", options.json, "Print JSON");
 }
 
-void add_fault_options(CLI::App& command, SimulateOptions& options) {
+void add_fault_options(Command& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   command
       .add_option(
@@ -162,12 +162,12 @@ void add_fault_options(CLI::App& command, SimulateOptions& options) {
       ->capture_default_str();
 }
 
-void add_measurement_options(CLI::App& command, SimulateOptions& options) {
+void add_measurement_options(Command& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   std::vector<std::string> noises;
   for (const decide::NoiseShape& shape : decide::noise_shapes()) noises.emplace_back(shape.name);
   command.add_option("--noise", model.noise, "Shape of D's noise")
-      ->check(CLI::IsMember(noises))
+      ->check(one_of(noises))
       ->capture_default_str();
   command
       .add_option("--noise-percent", model.noise_percent,
@@ -197,9 +197,9 @@ void add_measurement_options(CLI::App& command, SimulateOptions& options) {
 
 }  // namespace
 
-void add_simulate_command(CLI::App& app, Context& context) {
+void add_simulate_command(Command& app, Context& context) {
   auto options = std::make_shared<SimulateOptions>();
-  CLI::App* command = app.add_subcommand(
+  Command* command = app.add_subcommand(
       "simulate",
       "Plays policies over thousands of runs that exist only as numbers, and says what they cost");
   add_run_options(*command, *options);

@@ -44,7 +44,9 @@ TEST(DaemonStartTest, AddressesThatOthersCanReachAreRefused) {
 }
 
 TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
-  EXPECT_EQ(run_gnomond({"--lisen", "x"}).status, 2);
+  const EndedProcess slip = run_gnomond({"--lisen", "x"});
+  EXPECT_EQ(slip.status, 2);
+  EXPECT_THAT(slip.output, HasSubstr("did you mean --listen?"));
   EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
   EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
   EndedProcess version = run_gnomond({"--version"});

@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
 
+#include "base/command_line.h"
 #include "tests/robustness/api_fuzz.h"
 #include "tests/robustness/history.h"
 #include "tests/robustness/isolation.h"
@@ -126,16 +126,15 @@ int cut_power(const Options& options, const std::string& self) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("Plays randomised histories against real daemons and judges what they left.",
-               "robustness");
+  Command app("Plays randomised histories against real daemons and judges what they left.",
+              "robustness");
   app.add_option("--histories", options.histories,
                  "how many, or how many sequences; 0 = as time allows");
   app.add_option("--seconds", options.seconds, "for how long, by default 60");
   app.add_option("--seed", options.seed, "of the first history; each one is the next number");
   std::vector<std::string> names;
   for (const FaultName& name : fault_names()) names.emplace_back(name.name);
-  app.add_option("--only", options.only, "this fault in all histories")
-      ->check(CLI::IsMember(names));
+  app.add_option("--only", options.only, "this fault in all histories")->check(one_of(names));
   app.add_option("--keep", options.keep, "folder for what is left of histories that failed");
   app.add_flag("--stop-at-failure", options.stop_at_failure, "end with the first one that fails");
   app.add_flag("--api", options.api,
@@ -146,8 +145,8 @@ int run(int argc, char** argv) {
                "(of gnomond: --only power)");
   app.add_flag("--lying-disk", options.lies,
                "a disk that keeps nothing of what was synced: power cuts must be found out");
-  app.add_option("--write-checkpoints", options.write_checkpoints)->group("");
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--write-checkpoints", options.write_checkpoints, "")->group("");
+  if (const auto status = app.parse(argc, argv, 2)) return *status;
   if (!options.write_checkpoints.empty()) {
     return write_checkpoints(options.write_checkpoints, options.seed.value_or(0));
   }
