@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kSpeedup = 1.35;
 
-Policy by_budget(double percent = 5) {
+Policy on_budget(double percent = 5) {
   Policy policy;
   policy.window.steps = 20;
   policy.verification.budget_percent = percent;
@@ -24,7 +24,7 @@ Policy by_budget(double percent = 5) {
   return policy;
 }
 
-Truth long_run(Truth truth = {}) {
+Truth truth_of_long_run(Truth truth = {}) {
   truth.total_steps = 40'000;
   truth.bf16_step_seconds = kSpeedup;
   truth.replay_overhead_seconds = 4;
@@ -53,7 +53,7 @@ std::vector<int64_t> starts(const SimulatedRun& run, const std::string& kind = "
 
 TEST(SpendingTest, AHealthyRunIsVerifiedForItsBudget) {
   for (const double percent : {2.0, 5.0}) {
-    SimulatedRun run(long_run(), by_budget(percent));
+    SimulatedRun run(truth_of_long_run(), on_budget(percent));
     run.start();
     run.train_until(20'000);
     run.drain();
@@ -65,7 +65,7 @@ TEST(SpendingTest, AHealthyRunIsVerifiedForItsBudget) {
 }
 
 TEST(SpendingTest, WindowsAreCloseAtFirstAndThenMoveApart) {
-  SimulatedRun run(long_run(), by_budget());
+  SimulatedRun run(truth_of_long_run(), on_budget());
   run.start();
   run.train_until(12'000);
   const std::vector<int64_t> at = starts(run);
@@ -81,7 +81,7 @@ TEST(SpendingTest, WindowsAreCloseAtFirstAndThenMoveApart) {
 
 // A policy's own cadence is exact; by the budget no place of a period is safe.
 TEST(SpendingTest, WindowsBeginAtRandomPlaces) {
-  SimulatedRun run(long_run(), by_budget(20));
+  SimulatedRun run(truth_of_long_run(), on_budget(20));
   run.start();
   run.train_until(30'000);
   std::map<int64_t, int> places;  // of a period of 60 steps, in checkpoints
@@ -90,7 +90,7 @@ TEST(SpendingTest, WindowsBeginAtRandomPlaces) {
   const auto rarest =
       std::ranges::min_element(places, {}, [](const auto& place) { return place.second; });
   EXPECT_GE(rarest->second, 3);
-  SimulatedRun again(long_run(), by_budget(20));
+  SimulatedRun again(truth_of_long_run(), on_budget(20));
   again.start();
   again.train_until(8000);
   std::vector<int64_t> first = starts(run);
@@ -99,9 +99,9 @@ TEST(SpendingTest, WindowsBeginAtRandomPlaces) {
 }
 
 TEST(SpendingTest, WhatTakesLongerIsDoneLessOften) {
-  Truth slow = long_run();
+  Truth slow = truth_of_long_run();
   slow.replay_overhead_seconds = 60;
-  SimulatedRun cheap(long_run(), by_budget()), dear(slow, by_budget());
+  SimulatedRun cheap(truth_of_long_run(), on_budget()), dear(slow, on_budget());
   for (SimulatedRun* run : {&cheap, &dear}) {
     run->start();
     run->train_until(30'000);
@@ -112,7 +112,7 @@ TEST(SpendingTest, WhatTakesLongerIsDoneLessOften) {
 }
 
 TEST(SpendingTest, AnIncidentTakesWhatItNeedsAndIsPaidBack) {
-  SimulatedRun run(long_run(numerical_fault({kGuilty}, 6001, 9000, 1)), by_budget());
+  SimulatedRun run(truth_of_long_run(numerical_fault({kGuilty}, 6001, 9000, 1)), on_budget());
   run.start();
   run.train_until(10'000);
   EXPECT_FALSE(run.decisions("action").empty());
@@ -129,7 +129,7 @@ TEST(SpendingTest, AnIncidentTakesWhatItNeedsAndIsPaidBack) {
 }
 
 TEST(SpendingTest, AJobThatRestartsAgainAndAgainSpendsNoMore) {
-  SimulatedRun run(long_run(), by_budget()), calm(long_run(), by_budget());
+  SimulatedRun run(truth_of_long_run(), on_budget()), calm(truth_of_long_run(), on_budget());
   for (SimulatedRun* each : {&run, &calm}) {
     each->start();
     each->train_until(12'000);
@@ -146,9 +146,9 @@ TEST(SpendingTest, AJobThatRestartsAgainAndAgainSpendsNoMore) {
 }
 
 TEST(SpendingTest, AShortRunHasItsFirstWindows) {
-  Truth truth = long_run();
+  Truth truth = truth_of_long_run();
   truth.total_steps = 300;
-  SimulatedRun run(truth, by_budget());
+  SimulatedRun run(truth, on_budget());
   run.start();
   run.train_until(300);
   EXPECT_GE(starts(run).size(), 3U);
@@ -156,11 +156,11 @@ TEST(SpendingTest, AShortRunHasItsFirstWindows) {
 }
 
 TEST(SpendingTest, ASuspicionBringsTheNextWindowsForward) {
-  Policy policy = by_budget(20);
+  Policy policy = on_budget(20);
   policy.detector.jump_deviations = 0;  // evidence alone
   policy.detector.burn_in_windows = 0;
   policy.detector.tolerance_percent = 0.05;
-  SimulatedRun run(long_run(numerical_fault({kGuilty}, 8001, 39'000, 0.006)), policy);
+  SimulatedRun run(truth_of_long_run(numerical_fault({kGuilty}, 8001, 39'000, 0.006)), policy);
   run.start();
   run.train_until_phase("triage", 30'000);
   const std::vector<int64_t> at = starts(run);
@@ -173,7 +173,7 @@ TEST(SpendingTest, ASuspicionBringsTheNextWindowsForward) {
 
 // Damage that each window finds too small, and that stays: a long fork adds ten windows of it up.
 TEST(SpendingTest, LongForksTakeTheirShareOfTheBudget) {
-  SimulatedRun run(long_run(), by_budget());
+  SimulatedRun run(truth_of_long_run(), on_budget());
   run.start();
   run.train_until(39'000);
   run.drain();
@@ -188,9 +188,9 @@ TEST(SpendingTest, LongForksTakeTheirShareOfTheBudget) {
   const std::vector<int64_t> at = starts(run, "long");
   ASSERT_GE(at.size(), 1U);
   EXPECT_GT(at[0], 15'000) << "not before the budget pays it";
-  Policy none = by_budget();
+  Policy none = on_budget();
   none.verification.long_share = 0;
-  SimulatedRun without(long_run(), none);
+  SimulatedRun without(truth_of_long_run(), none);
   without.start();
   without.train_until(20'000);
   EXPECT_TRUE(starts(without, "long").empty());
@@ -199,7 +199,7 @@ TEST(SpendingTest, LongForksTakeTheirShareOfTheBudget) {
 // 0.34% in a window of 20 steps, below what one window may show, is 17% in a thousand steps if
 // nothing of it heals. BF16 cannot mend such weights: that is not training that diverges.
 TEST(SpendingTest, DamageThatAddsUpBetweenWindowsIsFp8s) {
-  SimulatedRun run(long_run(numerical_fault({kGuilty}, 8001, 39'000, 0.017)), by_budget());
+  SimulatedRun run(truth_of_long_run(numerical_fault({kGuilty}, 8001, 39'000, 0.017)), on_budget());
   run.start();
   run.train_until(20'000);
   ASSERT_FALSE(run.decisions("verdict").empty());
@@ -209,7 +209,7 @@ TEST(SpendingTest, DamageThatAddsUpBetweenWindowsIsFp8s) {
 }
 
 TEST(SpendingTest, CostsAreInStepsOfTraining) {
-  const Policy policy = by_budget();
+  const Policy policy = on_budget();
   EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 0), 34) << "loading is the policy's word";
   EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 1.2), 36);
   // 20·1.5·1.2·(1 + 1/16 + 1/20 + 1/(8·1.5))/(5%·¾).
