@@ -48,12 +48,19 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return fmt::format("; did you mean {}?", *nearest);
 }
 
-std::string wrong_option(const CLI::App& command, const std::string& word, const char* what) {
+// What the parser says, and what was probably meant or where to look.
+std::string wrong_option(const CLI::App& command, const std::string& word,
+                         const CLI::ParseError& error) {
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  return what + did_you_mean(word.substr(0, word.find('=')), names);
+  const std::string meant = did_you_mean(word.substr(0, word.find('=')), names);
+  if (!meant.empty()) return error.what() + meant;
+  // Where a value is wrong, the parser says what is right.
+  const bool has_wrong_value = dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr &&
+                               dynamic_cast<const CLI::RequiredError*>(&error) == nullptr;
+  return error.what() + std::string(has_wrong_value ? "" : "; --help says what is accepted");
 }
 
 std::string explain(const CLI::App& app, const CLI::ParseError& error) {
@@ -64,7 +71,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   // An option that is wrong, where a command may stand but need not.
   const bool optional = command.get_require_subcommand_min() == 0;
   if (known.empty() || (optional && (extra.empty() || extra.front().starts_with('-')))) {
-    return wrong_option(command, extra.empty() ? "" : extra.front(), error.what());
+    return wrong_option(command, extra.empty() ? "" : extra.front(), error);
   }
   std::vector<std::string> names;
   names.reserve(known.size());

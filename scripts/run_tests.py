@@ -248,7 +248,7 @@ def run_at_night(preset, jobs):
     chosen = [test for test in build.tests if ("quick" if quick else "sanitized") in test["labels"]]
     demo = {"gnomond", "gnomon", "gnomon-lab", "gnomon-trainer", "gnomon-verifier"} if quick else set()
     build.build(demo.union(*(needs(test) for test in chosen)))
-    return run_tests(build, chosen, filter_of(chosen, quick), jobs)
+    return run_tests(build, chosen, filter_of([test for test in chosen if test["kind"] == "program"], quick), jobs)
 
 
 def write_nightly(parts):

@@ -47,6 +47,7 @@ TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
   const EndedProcess slip = run_gnomond({"--lisen", "x"});
   EXPECT_EQ(slip.status, 2);
   EXPECT_THAT(slip.output, HasSubstr("did you mean --listen?"));
+  EXPECT_THAT(run_gnomond({"--zzz"}).output, HasSubstr("--help"));
   EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
   EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
   EndedProcess version = run_gnomond({"--version"});
