@@ -16,8 +16,8 @@ constexpr int64_t kRowsInOneRead = 10'000;
 std::string counted(const std::string& text) { return fmt::format("{}:{}\n", text.size(), text); }
 
 // Columns 0 to 6: id, time, run, what, detail, principal, hash.
-AuditRow row_of(SQLite::Statement& statement) {
-  AuditRow row;
+AuditRecord row_of(SQLite::Statement& statement) {
+  AuditRecord row;
   row.id = statement.getColumn(0).getInt64();
   row.time = statement.getColumn(1).getDouble();
   if (!statement.getColumn(2).isNull()) row.run = statement.getColumn(2).getInt64();
@@ -35,7 +35,7 @@ class Verifier {
   }
 
   // False when the chain is broken.
-  bool look_at(const AuditRow& row, const std::string& hash) {
+  bool look_at(const AuditRecord& row, const std::string& hash) {
     if (hash != audit_hash(verdict_.head, row)) {
       verdict_.first_bad = row.id;
       verdict_.problem = fmt::format(
@@ -80,7 +80,7 @@ class Verifier {
 
 std::string audit_root() { return std::string(64, '0'); }
 
-std::string audit_hash(const std::string& previous, const AuditRow& row) {
+std::string audit_hash(const std::string& previous, const AuditRecord& row) {
   return sha256_hex(fmt::format("{}\n{}\n{:016x}\n{}\n", previous, row.id,
                                 std::bit_cast<uint64_t>(row.time),
                                 row.run ? fmt::format("{}", *row.run) : "-") +
@@ -94,7 +94,7 @@ AuditedBy::~AuditedBy() { connection_.principal = std::move(before_); }
 
 void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
                   const std::string& what, const std::string& detail) {
-  AuditRow row{1, now, run, what, detail, connection.principal};
+  AuditRecord row{1, now, run, what, detail, connection.principal};
   std::string previous = audit_root();
   {
     Query newest = connection.query("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1");
@@ -121,7 +121,7 @@ AuditVerdict verify_audit(SQLite::Database& database, const std::optional<NotedH
     rows.bind(1, after);
     rows.bind(2, kRowsInOneRead);
     while (rows.executeStep()) {
-      AuditRow row = row_of(rows);
+      AuditRecord row = row_of(rows);
       if (!verifier.look_at(row, rows.getColumn(6).getString())) return verifier.end();
       after = row.id;
       ++seen;

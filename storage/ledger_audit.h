@@ -20,7 +20,8 @@
 
 namespace gnomon::ledger {
 
-struct AuditRow {
+// What a row's hash is made of.
+struct AuditRecord {
   int64_t id = 0;
   double time = 0;  // seconds since the epoch
   std::optional<int64_t> run;
@@ -31,7 +32,7 @@ struct AuditRow {
 
 // What stands before the first row.
 std::string audit_root();
-std::string audit_hash(const std::string& previous, const AuditRow& row);
+std::string audit_hash(const std::string& previous, const AuditRecord& row);
 
 // While it lives, rows of this connection are by `principal`; without one, by gnomond itself.
 class AuditedBy {

@@ -102,16 +102,16 @@ int64_t trim_statistics(Connection& connection, double before, int64_t limit) {
   return deleted;
 }
 
-constexpr std::array<RetainedTable, 7> kTables = {{{"stream", trim_stream},
-                                                   {"events", trim_events},
-                                                   {"notices", trim_notices},
-                                                   {"statistics", trim_statistics},
-                                                   {"device_health", trim_device_health},
-                                                   {"steps", trim_steps},
-                                                   {"replay_steps", trim_replay_steps}}};
+constexpr std::array<RetainedTable, 7> kRetainedTables = {{{"stream", trim_stream},
+                                                           {"events", trim_events},
+                                                           {"notices", trim_notices},
+                                                           {"statistics", trim_statistics},
+                                                           {"device_health", trim_device_health},
+                                                           {"steps", trim_steps},
+                                                           {"replay_steps", trim_replay_steps}}};
 
 }  // namespace
 
-std::span<const RetainedTable> retained_tables() { return kTables; }
+std::span<const RetainedTable> retained_tables() { return kRetainedTables; }
 
 }  // namespace gnomon::ledger

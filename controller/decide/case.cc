@@ -9,10 +9,6 @@ namespace {
 
 namespace json = boost::json;
 
-json::value or_null(const std::optional<double>& value) {
-  return value ? number(*value) : json::value(nullptr);
-}
-
 json::object answer_evidence(const TriageAnswer& answer) {
   json::object out{{"test", answer.kind}};
   if (answer.seed != 0) out["seed"] = answer.seed;
@@ -30,7 +26,7 @@ json::object answer_evidence(const TriageAnswer& answer) {
     if (same.other_batch) out["other_batch"] = true;
   }
   if (answer.spike) {
-    out["spike_loss"] = or_null(answer.spike->loss);
+    out["spike_loss"] = number(answer.spike->loss);
     out["spikes"] = answer.spike->spikes;
     out["non_finite"] = answer.spike->non_finite;
   }

@@ -56,6 +56,10 @@ boost::json::value number(double value) {
   return value;
 }
 
+boost::json::value number(const std::optional<double>& value) {
+  return value ? number(*value) : nullptr;
+}
+
 boost::json::array names(const std::vector<std::string>& list) {
   boost::json::array result;
   for (const std::string& name : list) result.emplace_back(name);

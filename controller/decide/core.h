@@ -6,6 +6,7 @@
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,8 @@ struct Core {
 std::string until(double expires_at);  // "until 2026-11-21 13:00:00 UTC"
 // "tolerance 0.50%" and the like: a share in per cent with two digits, or "not finite".
 std::string percent(double value);
-boost::json::value number(double value);  // null when not finite
+boost::json::value number(double value);                        // null when not finite
+boost::json::value number(const std::optional<double>& value);  // null when there is none, too
 boost::json::array names(const std::vector<std::string>& list);
 
 }  // namespace gnomon::decide

@@ -58,10 +58,6 @@ CadenceReport cadence_report(const State& state, const Policy& policy) {
   return made;
 }
 
-json::value or_null(const std::optional<double>& value) {
-  return value ? number(*value) : json::value(nullptr);
-}
-
 json::object steps_to_json(const StepTimes& times, int64_t lost) {
   return {{"run", times.steps},
           {"kept", times.steps - lost},
@@ -222,9 +218,9 @@ std::string net_speedup_to_json(const NetSpeedupReport& report) {
       {"cadence",
        {{"kind", cadence.kind},
         {"every", cadence.every},
-        {"net_speedup_expected", or_null(cadence.net)},
+        {"net_speedup_expected", number(cadence.net)},
         {"best_every", cadence.best ? json::value(*cadence.best) : json::value(nullptr)},
-        {"best_net_speedup_expected", or_null(cadence.best_net)},
+        {"best_net_speedup_expected", number(cadence.best_net)},
         {"reason", cadence.reason}}},
       {"promise",
        {{"gap_percent", number(report.promise.gap_percent)},

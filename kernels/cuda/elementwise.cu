@@ -9,7 +9,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kRowsOfAPart = 256;  // that one thread sums up in bias_backward
 
 __global__ void round_sum_kernel(const float* __restrict__ x, int64_t count, bf16* y) {

@@ -5,9 +5,7 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kWord = sizeof(uint64_t);
-constexpr int64_t kBlocksMost = 132 * 8;
 
 // Sums of integers have no order.
 __global__ void hash_kernel(const uint64_t* __restrict__ words, int64_t count, int last_bytes,

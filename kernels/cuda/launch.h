@@ -9,10 +9,14 @@ namespace gnomon::cuda {
 
 using Stream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
 
+inline constexpr int kThreads = 256;              // of a block, where nothing asks for others
+inline constexpr int64_t kMultiprocessors = 132;  // of Hopper; a guess elsewhere
+inline constexpr int64_t kBlocksMost = kMultiprocessors * 8;  // of kThreads, at once
+
 // A kernel's blocks, the threads of each, and the dynamic shared memory of each.
 struct Grid {
   int64_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
-  int threads = 256;
+  int threads = kThreads;
   int64_t shared_bytes = 0;
 };
 

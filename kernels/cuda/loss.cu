@@ -7,7 +7,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kLossThreads = 1024;
 
 __global__ void embed_kernel(const int32_t* __restrict__ tokens, int64_t count,

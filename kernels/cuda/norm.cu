@@ -7,8 +7,7 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int64_t kMultiprocessors = 132;  // of Hopper; a guess elsewhere
+constexpr int kWarps = kThreads / kWarp;
 
 // A block takes a row; a thread has kPerThread vectors of it, kThreads apart, in its registers.
 template <int kPerThread>

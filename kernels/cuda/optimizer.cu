@@ -7,7 +7,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kPerLane = kMomentBlock / kWarp;  // a warp takes a block of moments
 constexpr uint64_t kMomentStream = 0x6D6F6D65;  // as the CPU's
 

@@ -14,7 +14,6 @@
 namespace gnomon::cuda {
 
 inline constexpr int kCodes = 16;  // codes of 16 bytes
-inline constexpr int kCastThreads = 256;
 inline constexpr int kSide = 128;  // of the piece of a matrix that one block takes
 
 inline ScaleArithmetic arithmetic_of(const Rounding& rounding) {
@@ -145,7 +144,7 @@ struct OneScale {
 inline Grid pieces_of(int64_t rows, int64_t columns) {
   return {.blocks_x = blocks_for(columns, kSide),
           .blocks_y = blocks_for(rows, kSide),
-          .threads = kCastThreads,
+          .threads = kThreads,
           .shared_bytes = kSide * Piece::kWords * 4};
 }
 

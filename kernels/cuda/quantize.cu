@@ -6,8 +6,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int64_t kBlocksMost = 132 * 8;
-
 __global__ void multiply_factors_kernel(float factor, const float* first, const float* second,
                                         float* result) {
   const float of_first = first == nullptr ? factor : product(factor, *first);
@@ -148,7 +146,7 @@ __global__ void lose_terms_kernel(E* copy, int64_t rows, int64_t columns, bool a
 void amax(const bf16* x, int64_t count, float* amax, Stream stream) {
   clear(amax, sizeof(float), stream);
   if (count == 0) return;
-  const int64_t blocks = blocks_for(count, int64_t{kCastThreads} * kVector * 4);
+  const int64_t blocks = blocks_for(count, int64_t{kThreads} * kVector * 4);
   launch("amax", amax_kernel, {.blocks_x = blocks < kBlocksMost ? blocks : kBlocksMost}, stream, x,
          count, reinterpret_cast<uint32_t*>(amax));
 }
@@ -163,9 +161,8 @@ void choose_scale(const Rounding& rounding, float* scalars, Stream stream) {
 }
 
 void spread(const float* value, int64_t count, float* copies, Stream stream) {
-  launch("spread", spread_kernel,
-         {.blocks_x = blocks_for(count, kCastThreads), .threads = kCastThreads}, stream, value,
-         count, copies);
+  launch("spread", spread_kernel, {.blocks_x = blocks_for(count, kThreads), .threads = kThreads},
+         stream, value, count, copies);
 }
 
 void multiply_factors(float factor, const float* first, const float* second, float* product,
@@ -199,7 +196,7 @@ void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
                           .largest = static_cast<float>(info.largest),
                           .has_nan = info.has_nan};
   const int64_t count = rows * columns;
-  const Grid grid{.blocks_x = blocks_for(count, kCastThreads), .threads = kCastThreads};
+  const Grid grid{.blocks_x = blocks_for(count, kThreads), .threads = kThreads};
   const bool whole = rounding.whole_tensor();
   const TileGrid tiles = tile_grid(rounding.quantizer, rows, columns);
   const Tiling tiling{tiles.tile.rows, tiles.tile.columns, tiles.columns};
@@ -215,8 +212,8 @@ template <class E>
 void lose_terms(E* copy, int64_t rows, int64_t columns, bool along_rows, int64_t first,
                 int64_t count, Stream stream) {
   launch("lose_terms", lose_terms_kernel<E>,
-         {.blocks_x = blocks_for(rows * columns, kCastThreads), .threads = kCastThreads}, stream,
-         copy, rows, columns, along_rows, first, count);
+         {.blocks_x = blocks_for(rows * columns, kThreads), .threads = kThreads}, stream, copy,
+         rows, columns, along_rows, first, count);
 }
 template void lose_terms(uint8_t*, int64_t, int64_t, bool, int64_t, int64_t, Stream);
 template void lose_terms(bf16*, int64_t, int64_t, bool, int64_t, int64_t, Stream);

@@ -40,7 +40,7 @@ __global__ void row_amaxes_kernel(const bf16* __restrict__ x, int64_t columns, u
 
 // A warp takes eight columns a lane, and every eighth row of the block's.
 constexpr int kColumnsOfABlock = kWarp * kVector;
-static_assert(kColumnsOfABlock == kCastThreads);
+static_assert(kColumnsOfABlock == kThreads);
 __global__ void column_amaxes_kernel(const bf16* __restrict__ x, int64_t rows, int64_t columns,
                                      uint32_t* amaxes) {
   GNOMON_SHARED(uint32_t, of_block, [kColumnsOfABlock]);
@@ -53,7 +53,7 @@ __global__ void column_amaxes_kernel(const bf16* __restrict__ x, int64_t rows, i
   const int64_t end = row0 + kSide < rows ? row0 + kSide : rows;
   if (column < columns) {
     uint32_t largest[kVector] = {};
-    for (int64_t row = row0 + thread / kWarp; row < end; row += kCastThreads / kWarp) {
+    for (int64_t row = row0 + thread / kWarp; row < end; row += kThreads / kWarp) {
       const EightBits values = load_bits(x + row * columns + column);
       for (int k = 0; k < kVector; ++k) {
         largest[k] = Largest()(largest[k], magnitude_bits(values[k]));
@@ -79,7 +79,7 @@ __device__ void piece_amaxes(TileKind kind, const bf16* x, int64_t rows, int64_t
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
   const int column = thread % kVectorsInRow * kVector;
   uint32_t of_columns[kVector] = {}, of_all = 0;
-  for (int row = thread / kVectorsInRow; row < kSide; row += kCastThreads / kVectorsInRow) {
+  for (int row = thread / kVectorsInRow; row < kSide; row += kThreads / kVectorsInRow) {
     EightBits values = {};
     if (row0 + row < rows && column0 + column < columns) {
       values = load_bits(x + (row0 + row) * columns + column0 + column);
@@ -187,7 +187,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(bf16));
   if (tile.rows == 1 && tile.columns == 0 && transposed == nullptr &&
       row_bytes <= shared_bytes_max()) {
-    const Grid of_rows{.blocks_x = rows, .threads = kCastThreads, .shared_bytes = row_bytes};
+    const Grid of_rows{.blocks_x = rows, .threads = kThreads, .shared_bytes = row_bytes};
     launch_with_shared("cast_rows", cast_rows_kernel, of_rows, stream, how, x, columns, as_stored,
                        inverse_scales, strides.row);
     return;
@@ -200,7 +200,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
     launch("column_amaxes", column_amaxes_kernel,
            {.blocks_x = blocks_for(columns, kColumnsOfABlock),
             .blocks_y = blocks_for(rows, kSide),
-            .threads = kCastThreads},
+            .threads = kThreads},
            stream, x, rows, columns, amaxes);
     of_all = amaxes;
   } else {

@@ -12,12 +12,11 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+constexpr int kHistogramThreads = 1024;
 constexpr int kLoads = 3;  // of each thread between two barriers
 constexpr uint32_t kCarry = 0x8000;
 constexpr int64_t kWords = kPatterns / 2;
-constexpr int64_t kBlocksMost = 132;  // one for each multiprocessor
-static_assert(kThreads * kLoads * 8 < kCarry);
+static_assert(kHistogramThreads * kLoads * 8 < kCarry);
 
 struct HalfCounts {
   uint32_t* words;  // [kWords], of shared memory: x in the lower half, −x in the upper
@@ -45,18 +44,18 @@ struct HalfCounts {
 
 // `in_row` are the loads of a row, `all` those of the matrix.
 template <int kEach>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kHistogramThreads)
     count_patterns_kernel(const bf16* __restrict__ x, uint32_t in_row, int64_t stride, int64_t all,
                           uint32_t* counts) {
   const HalfCounts halves{dynamic_shared<uint32_t>(), counts};
   for (auto i = threadIdx.x + 0u; i < kWords; i += blockDim.x) halves.words[i] = 0;
   __syncthreads();
-  const int64_t step = int64_t{kThreads} * kLoads;
+  const int64_t step = int64_t{kHistogramThreads} * kLoads;
   for (int64_t first = blockIdx.x * step; first < all; first += gridDim.x * step) {
     Patterns<kEach> loaded[kLoads];
     int loads = 0;
     for (int k = 0; k < kLoads; ++k) {
-      const int64_t i = first + k * kThreads + threadIdx.x;
+      const int64_t i = first + k * kHistogramThreads + threadIdx.x;
       if (i >= all) continue;
       const auto at = static_cast<uint32_t>(i);
       loaded[k] = load_patterns<kEach>(x + at / in_row * stride + int64_t{at % in_row} * kEach);
@@ -146,9 +145,9 @@ void count_patterns(const MatrixView& x, uint32_t* counts, Stream stream) {
   clear(counts, kPatterns * static_cast<int64_t>(sizeof(uint32_t)), stream);
   const int64_t each = in_eights(x) ? 8 : 1;
   const int64_t all = x.size() / each;
-  const int64_t wanted = blocks_for(all, int64_t{kThreads} * kLoads);
-  const Grid grid{.blocks_x = wanted < kBlocksMost ? wanted : kBlocksMost,
-                  .threads = kThreads,
+  const int64_t wanted = blocks_for(all, int64_t{kHistogramThreads} * kLoads);
+  const Grid grid{.blocks_x = wanted < kMultiprocessors ? wanted : kMultiprocessors,
+                  .threads = kHistogramThreads,
                   .shared_bytes = kWords * static_cast<int64_t>(sizeof(uint32_t))};
   const auto kernel = each == 8 ? count_patterns_kernel<8> : count_patterns_kernel<1>;
   launch_with_shared("count_patterns", kernel, grid, stream, x.data, x.columns / each, stride_of(x),

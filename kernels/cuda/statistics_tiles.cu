@@ -19,10 +19,10 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kSide = 128;  // of a piece
-constexpr int kSquare = 8;  // side of what a thread has of it
-constexpr int kAcross = kSide / kSquare;
-constexpr int kThreads = kAcross * kAcross;
+constexpr int kPieceSide = 128;  // of a piece
+constexpr int kSquare = 8;       // side of what a thread has of it
+constexpr int kAcross = kPieceSide / kSquare;
+constexpr int kTileThreads = kAcross * kAcross;
 constexpr int kTilesOfThread = 8;  // in the last pass
 constexpr int64_t kLengthMost = (int64_t{1} << 31) - 1;
 static_assert(std::is_trivially_copyable_v<QuantizationTally>);
@@ -60,9 +60,10 @@ struct Place {
   int rows, columns;                       // of its elements
 
   __device__ explicit Place(const Tiles& tiles)
-      : row0(int64_t{blockIdx.y} * kSide), column0(int64_t{blockIdx.x} * kSide) {
-    const int64_t row_end = row0 + kSide < tiles.rows ? row0 + kSide : tiles.rows;
-    const int64_t column_end = column0 + kSide < tiles.columns ? column0 + kSide : tiles.columns;
+      : row0(int64_t{blockIdx.y} * kPieceSide), column0(int64_t{blockIdx.x} * kPieceSide) {
+    const int64_t row_end = row0 + kPieceSide < tiles.rows ? row0 + kPieceSide : tiles.rows;
+    const int64_t column_end =
+        column0 + kPieceSide < tiles.columns ? column0 + kPieceSide : tiles.columns;
     first_down = row0 / tiles.tile_rows;
     first_across = column0 / tiles.tile_columns;
     skipped_rows = static_cast<uint32_t>(row0 - first_down * tiles.tile_rows);
@@ -261,7 +262,7 @@ struct ElementsSeen {
   }
   // As TilesSeen has it. No count of a piece has more than 15 bits: four go at once.
   __device__ void report(BlockRoom& room, QuantizationTally& tally) const {
-    static_assert(kSide * kSide < 1 << 16);
+    static_assert(kPieceSide * kPieceSide < 1 << 16);
     const uint64_t first = room.count(static_cast<int64_t>(
         uint64_t{nonzero} | uint64_t{underflowed} << 16 | uint64_t{saturated} << 32));
     const uint64_t second = room.count(static_cast<int64_t>(
@@ -348,12 +349,12 @@ __global__ void long_tiles_kernel(Tiles tiles, ScaleArithmetic how, OfTiles all,
 
 // Along one dimension: whether pieces hold whole tiles.
 bool held(int64_t tile, int64_t length) {
-  return kSide % tile == 0 || (tile >= length && length <= kSide);
+  return kPieceSide % tile == 0 || (tile >= length && length <= kPieceSide);
 }
 // The most tiles that a piece meets.
 int64_t met(int64_t tile, int64_t length) {
-  const int64_t side = length < kSide ? length : kSide;
-  return kSide % tile == 0 || tile >= length ? blocks_for(side, tile) : side / tile + 2;
+  const int64_t side = length < kPieceSide ? length : kPieceSide;
+  return kPieceSide % tile == 0 || tile >= length ? blocks_for(side, tile) : side / tile + 2;
 }
 // True when a thread's square is all of one tile along it.
 bool in_one(int64_t tile, int64_t length) { return tile % kSquare == 0 || tile >= length; }
@@ -368,7 +369,7 @@ bool held(const TileGrid& grid, int64_t rows, int64_t columns) {
 }
 
 int64_t last_blocks(const TileGrid& grid) {
-  return blocks_for(grid.count(), int64_t{kThreads} * kTilesOfThread);
+  return blocks_for(grid.count(), int64_t{kTileThreads} * kTilesOfThread);
 }
 
 template <int kRows, int kColumns>
@@ -377,9 +378,9 @@ void tally(const Tiles& tiles, const ScaleArithmetic& how, const MagnitudeRoundi
   const int64_t room = met(tiles.tile_rows, tiles.rows) * met(tiles.tile_columns, tiles.columns) *
                        4 * static_cast<int64_t>(sizeof(uint32_t));
   GNOMON_ASSERT(room <= 200 << 10);
-  const Grid grid{.blocks_x = blocks_for(tiles.columns, kSide),
-                  .blocks_y = blocks_for(tiles.rows, kSide),
-                  .threads = kThreads,
+  const Grid grid{.blocks_x = blocks_for(tiles.columns, kPieceSide),
+                  .blocks_y = blocks_for(tiles.rows, kPieceSide),
+                  .threads = kTileThreads,
                   .shared_bytes = room};
   if (all.amax != nullptr) {
     launch_with_shared("tile_ranges", tile_ranges_kernel<kRows, kColumns>, grid, stream, tiles,
@@ -393,7 +394,7 @@ void tally(const Tiles& tiles, const ScaleArithmetic& how, const MagnitudeRoundi
 
 TallyNeeds tally_needs(const Quantizer& quantizer, int64_t rows, int64_t columns) {
   const TileGrid grid = tile_grid(quantizer, rows, columns);
-  const int64_t pieces = blocks_for(rows, kSide) * blocks_for(columns, kSide);
+  const int64_t pieces = blocks_for(rows, kPieceSide) * blocks_for(columns, kPieceSide);
   if (held(grid, rows, columns)) return {pieces, 0};
   return {pieces + last_blocks(grid), 3 * grid.count()};
 }
@@ -423,8 +424,8 @@ void tally_tiles(const Quantizer& quantizer, const MatrixView& x, QuantizationTa
                                    : tally<1, 1>;
   way(tiles, how, rounding, all, tallies, stream);
   if (all.amax == nullptr) return;
-  const int64_t pieces = blocks_for(x.rows, kSide) * blocks_for(x.columns, kSide);
-  launch("long_tiles", long_tiles_kernel, {.blocks_x = last_blocks(grid), .threads = kThreads},
+  const int64_t pieces = blocks_for(x.rows, kPieceSide) * blocks_for(x.columns, kPieceSide);
+  launch("long_tiles", long_tiles_kernel, {.blocks_x = last_blocks(grid), .threads = kTileThreads},
          stream, tiles, how, all, tallies + pieces);
 }
 

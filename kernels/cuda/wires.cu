@@ -6,7 +6,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kRounds = 16;  // elements of a thread
 constexpr int64_t kPerBlock = int64_t{kThreads} * kRounds;
 constexpr uint32_t kInfinite = 0x7F800000u;

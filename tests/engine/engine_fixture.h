@@ -11,6 +11,8 @@
 
 namespace gnomon::test {
 
+inline const std::string kDown = "model.layers.1.mlp.down_proj";  // a site of the fixture's model
+
 std::vector<uint32_t> uniform_tokens(uint64_t key, int32_t vocabulary, int64_t count);
 // Tokens that can be learned: each follows from the two before it by a fixed rule, one in eight is
 // random.

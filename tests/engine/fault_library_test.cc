@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kStart = 4, kEnd = 8;
 constexpr int kRunSteps = 11;
-const std::string kDown = "model.layers.1.mlp.down_proj";
 
 PrecisionPlan fp8_plan(const std::string& keys) {
   return PrecisionPlan::parse("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n" + keys);

@@ -18,7 +18,6 @@ namespace gnomon::test {
 namespace {
 
 constexpr int32_t kVocabulary = 64;
-const std::string kDown = "model.layers.1.mlp.down_proj";
 const std::string kUp = "model.layers.0.mlp.up_proj";
 const std::string kQ = "model.layers.1.self_attn.q_proj";
 

@@ -44,11 +44,11 @@ void expect_close(double actual, long double expected, const char* what) {
   }
 }
 
-struct Moments {
+struct SampleMoments {
   long double mean, deviation, kurtosis;
 };
 
-Moments moments(const std::vector<long double>& values) {
+SampleMoments moments(const std::vector<long double>& values) {
   long double n = static_cast<long double>(values.size()), sum = 0, second = 0, fourth = 0;
   for (long double v : values) sum += v;
   for (long double v : values) {
@@ -86,7 +86,7 @@ void expect_statistics(const MatrixView& x, int threads) {
     row_sum += kurtosis;
     row_max = std::max(row_max, kurtosis);
   }
-  Moments all = moments(finite);
+  SampleMoments all = moments(finite);
   EXPECT_EQ(actual.elements, x.size());
   EXPECT_EQ(actual.nans, nans);
   EXPECT_EQ(actual.infinities, infinities);

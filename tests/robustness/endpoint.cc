@@ -7,7 +7,7 @@
 namespace gnomon::robustness {
 namespace {
 
-constexpr auto kAnswerTime = std::chrono::milliseconds(1500);
+constexpr auto kRequestTime = std::chrono::milliseconds(1500);
 constexpr auto kPause = std::chrono::milliseconds(3);
 
 }  // namespace
@@ -20,7 +20,7 @@ std::optional<HttpResponse> Endpoint::attempt(const std::string& method, const s
     port_ = port;
   }
   try {
-    HttpResponse response = client_->request(method, target, body, kAnswerTime);
+    HttpResponse response = client_->request(method, target, body, kRequestTime);
     ++scene_.requests;
     scene_.record.count(fmt::format("answers {}", response.status));
     // 500 is what a commit that fails by a failpoint looks like: nothing was recorded.

@@ -7,7 +7,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kLook = milliseconds(5);
+constexpr auto kPoll = milliseconds(5);
 // gnomond waits so long for an answer.
 constexpr double kTimeoutSeconds = 0.15;
 constexpr auto kTooLate = milliseconds(200);
@@ -71,7 +71,7 @@ void Hook::accept_all() {
   uint64_t number = 0;
   std::vector<std::thread> sessions;
   while (!leaving_) {
-    FileDescriptor sender = test::accept_one(listener_.get(), kLook);
+    FileDescriptor sender = test::accept_one(listener_.get(), kPoll);
     if (sender.get() < 0) continue;
     sessions.emplace_back([this, number = ++number, sender = std::move(sender)]() mutable {
       serve(std::move(sender), number);
@@ -85,7 +85,7 @@ void Hook::serve(FileDescriptor sender, uint64_t number) {
   std::string text;
   bool ended = false;
   while (!ended && !leaving_) {
-    text += test::receive(sender.get(), kLook, ended);
+    text += test::receive(sender.get(), kPoll, ended);
     const std::optional<size_t> size = test::message_size(text);
     if (!size) continue;
     const std::string request = text.substr(0, *size);

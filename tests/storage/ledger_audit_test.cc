@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 // Computed by another program from what the header says.
 TEST(AuditHashTest, IsWhatTheHeaderSays) {
-  const AuditRow first{1, 1500000000.25, std::nullopt, "policy_changed", "mode = \"é\"\n", ""};
+  const AuditRecord first{1, 1500000000.25, std::nullopt, "policy_changed", "mode = \"é\"\n", ""};
   const std::string hash = audit_hash(audit_root(), first);
   EXPECT_EQ(hash, "a218925c618aa52a32d388702367c3d3c9aadac92d9c3502c2816b656e0905be");
   EXPECT_EQ(audit_hash(hash, {2, -1.0, 3, "override", "pause by ann: the disk is changed", "ann"}),

@@ -18,21 +18,21 @@ constexpr int kHopperBits = 13;
 constexpr double kFactorMax = 1e6;
 constexpr int64_t kSkippedMax = 1 << 20;
 
-[[noreturn]] void refuse(const std::string& key, const std::string& value,
-                         const std::string& accepted) {
+[[noreturn]] void refuse_fault(const std::string& key, const std::string& value,
+                               const std::string& accepted) {
   throw ConfigError("fault", 0, key, value, accepted);
 }
 
 void check_range(const std::string& key, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
-    refuse(key, std::to_string(value), fmt::format("{} to {}", low, high));
+    refuse_fault(key, std::to_string(value), fmt::format("{} to {}", low, high));
   }
 }
 
 void check_one_of(const std::string& key, const std::string& value,
                   const std::vector<std::string>& accepted) {
   if (std::ranges::find(accepted, value) == accepted.end()) {
-    refuse(key, value, fmt::format("{}", fmt::join(accepted, ", ")));
+    refuse_fault(key, value, fmt::format("{}", fmt::join(accepted, ", ")));
   }
 }
 
@@ -49,8 +49,8 @@ class FaultCheck {
   void run() const {
     check_range("start_step", fault_.start_step, 0, kStepsMax);
     if (traits_.has("end_step") && fault_.end_step != 0 && fault_.end_step <= fault_.start_step) {
-      refuse("end_step", std::to_string(fault_.end_step),
-             "a step after start_step, or 0 for a fault without an end");
+      refuse_fault("end_step", std::to_string(fault_.end_step),
+                   "a step after start_step, or 0 for a fault without an end");
     }
     stretches();
     place();
@@ -71,7 +71,7 @@ class FaultCheck {
         return;
       case FaultPlace::kParameter:
         if (layout_.find(fault_.site) == nullptr) {
-          refuse("site", fault_.site, "a parameter's name, such as " + layout_.all()[1].name);
+          refuse_fault("site", fault_.site, "a parameter's name, such as " + layout_.all()[1].name);
         }
         return;
       case FaultPlace::kSites:
@@ -88,9 +88,10 @@ class FaultCheck {
                        return site_matches(fault_.site, site, config_.model.layers);
                      });
     if (!any) {
-      refuse("site", fault_.site,
-             fmt::format("a glob that matches some of the {} GEMM sites {} to {}{}", sites_.size(),
-                         sites_.front(), sites_.back(), wrong.empty() ? "" : ": " + wrong));
+      refuse_fault(
+          "site", fault_.site,
+          fmt::format("a glob that matches some of the {} GEMM sites {} to {}{}", sites_.size(),
+                      sites_.front(), sites_.back(), wrong.empty() ? "" : ": " + wrong));
     }
   }
 
@@ -99,10 +100,10 @@ class FaultCheck {
     const std::vector<Site> all = all_sites(config_.model);
     const auto found = std::ranges::find(all, fault_.site, &Site::name);
     if (found == all.end() || (down && found->group != SiteGroupName::kDown)) {
-      refuse("site", fault_.site,
-             down ? "a down projection, like model.layers.0.mlp.down_proj"
-                  : fmt::format("one of the {} GEMM sites {} to {}", sites_.size(), sites_.front(),
-                                sites_.back()));
+      refuse_fault("site", fault_.site,
+                   down ? "a down projection, like model.layers.0.mlp.down_proj"
+                        : fmt::format("one of the {} GEMM sites {} to {}", sites_.size(),
+                                      sites_.front(), sites_.back()));
     }
   }
 
@@ -111,8 +112,8 @@ class FaultCheck {
     const bool fp8 =
         traits_.origin == FaultOrigin::kNumerics || traits_.origin == FaultOrigin::kKernel;
     if (fp8 && config_.compute == Compute::kFp32) {
-      refuse("kind", traits_.name,
-             "a fault that FP32 feels (model.compute = \"fp32\" runs no GEMM in FP8)");
+      refuse_fault("kind", traits_.name,
+                   "a fault that FP32 feels (model.compute = \"fp32\" runs no GEMM in FP8)");
     }
   }
 
@@ -141,8 +142,8 @@ class FaultCheck {
         return stuck_bit();
       case FaultKind::kLearningRateSpike:
         if (!(fault_.factor >= 0 && fault_.factor <= kFactorMax) || fault_.factor == 1) {
-          refuse("factor", fmt::format("{}", fault_.factor),
-                 fmt::format("0 to {}, and not 1", kFactorMax));
+          refuse_fault("factor", fmt::format("{}", fault_.factor),
+                       fmt::format("0 to {}, and not 1", kFactorMax));
         }
         return;
       case FaultKind::kSkippedBatch:
@@ -182,8 +183,9 @@ class FaultCheck {
     const bool shifts =
         fault_.kind == FaultKind::kScaleShift || fault_.kind == FaultKind::kWireScaleShift;
     if (shifts && fault_.log2_factor == 0) {
-      refuse("log2_factor", "0",
-             fmt::format("-{} to {} and not 0, which would change nothing", kLog2Max, kLog2Max));
+      refuse_fault(
+          "log2_factor", "0",
+          fmt::format("-{} to {} and not 0, which would change nothing", kLog2Max, kLog2Max));
     }
   }
 
