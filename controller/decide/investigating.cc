@@ -160,13 +160,25 @@ bool order_long_fork(Core& core) {
   return true;
 }
 
+// Who is not to answer: FP8 that is not the run's own may be without its fault.
+std::string not_to_answer(const State& s, const TriageTest& test) {
+  if (test.kind == "fp8_nudged" || test.kind == "eager") return not_shown_exact(s);
+  std::string first;
+  for (const TriageAnswer& known : s.investigation->evidence.answers) {
+    if (test.kind == "same_elsewhere" && known.kind == "same") first = known.verifier;
+  }
+  return first;
+}
+
 // The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
 // come from one alone: two verifiers take turns; one alone shares them with the trainer.
 void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
-  const std::vector<std::string> believed = believed_verifiers(s);
-  if (believed.size() >= 2) {
-    wanted.avoid = believed[static_cast<size_t>(test.seed) % believed.size()];
-  } else if (believed.size() == 1 && s.run.trainer_answers()) {
+  std::vector<std::string> able = believed_verifiers(s);
+  std::erase_if(able, [&](const std::string& name) { return avoids(wanted.avoid, name); });
+  if (able.size() >= 2) {
+    if (!wanted.avoid.empty()) wanted.avoid += '\n';
+    wanted.avoid += able[static_cast<size_t>(test.seed) % able.size()];
+  } else if (able.size() == 1 && s.run.trainer_answers()) {
     wanted.on_trainer = test.seed % 2 == 0;
   }
 }
@@ -194,12 +206,8 @@ void ask(Core& core, const TriageTest& test) {
   wanted.priority = kPriorityTriage;
   wanted.nudge = test.seed;
   wanted.on_trainer = how.on_trainer;
+  wanted.avoid = not_to_answer(s, test);
   if (test.seed != 0) spread(s, test, wanted);
-  if (test.kind == "same_elsewhere") {
-    for (const TriageAnswer& known : s.investigation->evidence.answers) {
-      if (known.kind == "same") wanted.avoid = known.verifier;
-    }
-  }
   order(core, window, test.kind, test.seed, std::move(wanted));
 }
 

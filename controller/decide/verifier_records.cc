@@ -183,16 +183,22 @@ void note_checked(State& s, const std::string& verifier) {
 void note_exact(State& s, const std::string& verifier) { record_of(s, verifier).exact = true; }
 
 std::string not_shown_exact(const State& s) {
-  const auto shown = [&](const std::string& verifier) {
-    const VerifierRecord* record = find_record(s, verifier);
-    if (record != nullptr && record->exact) return true;
+  const auto repeats = [&](const std::string& verifier, bool bitwise) {
     if (!s.investigation) return false;
     return std::ranges::any_of(s.investigation->evidence.answers, [&](const TriageAnswer& answer) {
-      return answer.verifier == verifier && answer.reproduction && answer.reproduction->bitwise &&
-             answer.reproduction->reproduces;
+      return answer.verifier == verifier && answer.reproduction &&
+             answer.reproduction->reproduces && (answer.reproduction->bitwise || !bitwise);
     });
   };
+  const auto exact = [&](const std::string& verifier) {
+    const VerifierRecord* record = find_record(s, verifier);
+    return (record != nullptr && record->exact) || repeats(verifier, true);
+  };
   const std::vector<std::string> all = believed_verifiers(s);
+  const bool bits = std::ranges::any_of(all, exact);
+  const auto shown = [&](const std::string& verifier) {
+    return bits ? exact(verifier) : repeats(verifier, false);
+  };
   if (std::ranges::none_of(all, shown)) return {};
   std::string others;
   for (const std::string& verifier : all) {

@@ -39,7 +39,8 @@ void note_checked(State& state, const std::string& verifier);
 // Its replay under the run's own plan gave the run's bits.
 void note_exact(State& state, const std::string& verifier);
 // Believed verifiers that no audit and no `same` replay of the open case has shown to compute as
-// the run does, where another one has been; a list for OrderReplay::avoid.
+// the run does, where another one has been: by its bits, or, where nobody has these, by the damage
+// that was repeated. A list for OrderReplay::avoid.
 std::string not_shown_exact(const State& state);
 // So many windows of the verifier from now on are measured twice.
 void check_next(State& state, const std::string& verifier, int64_t windows);

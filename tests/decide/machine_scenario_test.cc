@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@ namespace gnomon::decide {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -77,6 +79,31 @@ TEST(MachineScenarioTest, AVerifierThatIsWrongInFp8AloneHasNoInnocentSiteBlamed)
     run.drain();
     ASSERT_FALSE(run.decisions("attribution").empty()) << from;
     EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty)) << from;
+  }
+}
+
+// Chance is asked of a verifier that repeats the damage: by its bits, or where devices differ by
+// its losses, which one window does not show at once.
+TEST(MachineScenarioTest, AFaultThatAnotherVerifiersKernelsDoNotHaveIsNoChance) {
+  for (const bool equal_devices : {true, false}) {
+    for (const bool trainer : {false, true}) {
+      for (int64_t from = 21; from <= 181; from += 20) {
+        Truth truth = numerical_fault({kGuilty}, from, 460);
+        truth.in_kernel = true;
+        truth.sound_verifier = "v2:2";
+        truth.trainer_replays = trainer;
+        truth.equal_fingerprints = equal_devices;
+        SimulatedRun run(truth, scenario_policy());
+        run.start();
+        run.train_until(460);
+        run.drain();
+        std::vector<std::string> verdicts;
+        for (const RecordDecision& each : run.decisions("verdict"))
+          verdicts.emplace_back(each.verdict.text());
+        EXPECT_LE(std::ranges::count(verdicts, "chance"), equal_devices ? 0 : 1) << from;
+        EXPECT_THAT(verdicts, Contains("kernel_bug")) << from;
+      }
+    }
   }
 }
 

@@ -150,10 +150,11 @@ std::string SimulatedRun::next_verifier(const OrderReplay& order) {
 void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string>& sites,
                                 double& total, ReplayFinished& result) {
   const OpenWindow& window = queued.window;
-  const bool damaged = !(queued.order.arm == "fakequant" && truth_.in_kernel) &&
+  const bool sound = result.verifier == truth_.sound_verifier && !sites.empty();
+  const bool damaged = !sound && !(queued.order.arm == "fakequant" && truth_.in_kernel) &&
                        !(queued.order.arm == "eager" && truth_.in_compiler);
   const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();
-  bool differs = bad || queued.order.nudge != 0 || (truth_.inexact && !sites.empty());
+  bool differs = bad || sound || queued.order.nudge != 0 || (truth_.inexact && !sites.empty());
   for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
     const double loss = step_loss(at, total, sites);
     if (truth_.damage && damaged) total += truth_.damage(at, sites);

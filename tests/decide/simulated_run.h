@@ -38,7 +38,8 @@ struct Truth {
   bool in_kernel = false;    // the damage comes from the FP8 kernels: `fakequant` has none of it
   bool in_compiler = false;  // or from compiled code: `eager` has none of it
   std::vector<std::string> verifiers = {"v1:1", "v2:2"};  // they answer in turn
-  std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
+  std::string bad_verifier;    // its replays under FP8 plans give other bits, and damaged weights
+  std::string sound_verifier;  // the FP8 damage is not in its kernels; they give other bits
   bool trainer_replays = false;
   bool trainer_confirms = false;
   Capabilities capabilities;
