@@ -74,8 +74,8 @@ void handle_audit(Core& core, int64_t id, const ReplayFinished& replay) {
             : fmt::format("{} has another fingerprint than the run", replay.verifier));
   }
   s.watch.audits_unusable = 0;
+  if (!replay.on_trainer) note_exact(s, replay.verifier, !replay.first_mismatch_step);
   if (!replay.first_mismatch_step) {
-    if (!replay.on_trainer) note_exact(s, replay.verifier);
     core.explain(fmt::format("{} has the run's bits, says an audit by {}.", window_name(window),
                              replay.verifier));
     return finish_audit(core, id);

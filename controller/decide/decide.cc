@@ -130,6 +130,7 @@ void handle(Core& core, const ReplayFinished& event) {
   const auto replay = answered(s, event.replay);
   if (!replay) return core.explain(fmt::format("Replay {} is not waited for.", event.replay));
   if (!event.on_trainer) note_verifier(s, event.verifier);
+  if (!event.on_trainer && !event.fingerprint_equal) note_exact(s, event.verifier, false);
   count_replay(core, *replay, event);
   if (replay->role != "shadow") s.watch.unverified_windows = 0;
   if (replay->role == "shadow") return handle_shadow(core, replay->window, event);

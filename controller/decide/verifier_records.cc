@@ -180,7 +180,9 @@ void note_checked(State& s, const std::string& verifier) {
   record.to_check = std::max<int64_t>(0, record.to_check - 1);
 }
 
-void note_exact(State& s, const std::string& verifier) { record_of(s, verifier).exact = true; }
+void note_exact(State& s, const std::string& verifier, bool exact) {
+  record_of(s, verifier).exact = exact;
+}
 
 std::string not_shown_exact(const State& s) {
   const auto repeats = [&](const std::string& verifier, bool bitwise) {

@@ -36,8 +36,8 @@ std::string implausible(const State& state, const Witness& witness);
 void forget_record(State& state, const std::string& verifier);
 // A window of the verifier was measured twice, or nobody could do so.
 void note_checked(State& state, const std::string& verifier);
-// Its replay under the run's own plan gave the run's bits.
-void note_exact(State& state, const std::string& verifier);
+// Whether its replay under the run's own plan gave the run's bits; one of another device cannot.
+void note_exact(State& state, const std::string& verifier, bool exact);
 // Believed verifiers that no audit and no `same` replay of the open case has shown to compute as
 // the run does, where another one has been: by its bits, or, where nobody has these, by the damage
 // that was repeated. A list for OrderReplay::avoid.

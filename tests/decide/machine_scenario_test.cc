@@ -107,6 +107,27 @@ TEST(MachineScenarioTest, AFaultThatAnotherVerifiersKernelsDoNotHaveIsNoChance) 
   }
 }
 
+// Its name had the run's bits before; then it starts again on another device.
+TEST(MachineScenarioTest, AVerifierThatMovedToAnotherDeviceHasNoInnocentSiteBlamed) {
+  const std::vector<std::string> guilty = {"model.layers.0.self_attn.q_proj", kGuilty};
+  for (int64_t from = 401; from <= 561; from += 20) {
+    Truth truth = numerical_fault(guilty, from, 1000);
+    truth.in_kernel = true;
+    truth.sound_verifier = "v2:2";
+    truth.sound_from = from - 40;
+    SimulatedRun run(truth, scenario_policy());
+    run.lie = [&](ReplayFinished& answer) {
+      if (answer.verifier == "v2:2" && run.step >= truth.sound_from)
+        answer.fingerprint_equal = false;
+    };
+    run.start();
+    run.train_until(from + 200);
+    run.drain();
+    ASSERT_FALSE(run.decisions("attribution").empty()) << from;
+    EXPECT_EQ(run.decisions("attribution")[0].sites, guilty) << from;
+  }
+}
+
 TEST(MachineScenarioTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
   const SimulatedRun run = run_scenario("StuckBit");
   ASSERT_GE(run.decisions("verdict").size(), 1u);

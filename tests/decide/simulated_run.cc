@@ -150,7 +150,8 @@ std::string SimulatedRun::next_verifier(const OrderReplay& order) {
 void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string>& sites,
                                 double& total, ReplayFinished& result) {
   const OpenWindow& window = queued.window;
-  const bool sound = result.verifier == truth_.sound_verifier && !sites.empty();
+  const bool sound =
+      result.verifier == truth_.sound_verifier && step >= truth_.sound_from && !sites.empty();
   const bool damaged = !sound && !(queued.order.arm == "fakequant" && truth_.in_kernel) &&
                        !(queued.order.arm == "eager" && truth_.in_compiler);
   const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();

@@ -39,7 +39,8 @@ struct Truth {
   bool in_compiler = false;  // or from compiled code: `eager` has none of it
   std::vector<std::string> verifiers = {"v1:1", "v2:2"};  // they answer in turn
   std::string bad_verifier;    // its replays under FP8 plans give other bits, and damaged weights
-  std::string sound_verifier;  // the FP8 damage is not in its kernels; they give other bits
+  std::string sound_verifier;  // the FP8 damage is not in its kernels; they give other bits,
+  int64_t sound_from = 0;      // once the run is at this step
   bool trainer_replays = false;
   bool trainer_confirms = false;
   Capabilities capabilities;
