@@ -139,8 +139,9 @@ void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
   wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
   wanted.priority = kPriorityAttribution;
   wanted.nudge = nudge;
-  // One that is wrong in FP8 alone would have innocent sites blamed.
+  // One that is wrong in FP8 alone, or without the run's fault, would have innocent sites blamed.
   wanted.avoid = not_shown_exact(s);
+  wanted.on_trainer = shown_exact(s).empty() && trainer_can_replay(s);
   order(core, window, "rescue", prefix, std::move(wanted));
 }
 

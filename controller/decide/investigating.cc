@@ -171,14 +171,20 @@ std::string not_to_answer(const State& s, const TriageTest& test) {
 }
 
 // The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
-// come from one alone: two verifiers take turns; one alone shares them with the trainer.
+// come from one alone: two verifiers take turns; one alone shares them with the trainer. Where no
+// verifier's FP8 is shown to be the run's, the trainer's own is.
 void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
+  const bool none_shown = test.kind == "fp8_nudged" && shown_exact(s).empty();
+  if (none_shown && trainer_can_replay(s)) {
+    wanted.on_trainer = true;
+    return;
+  }
   std::vector<std::string> able = believed_verifiers(s);
   std::erase_if(able, [&](const std::string& name) { return avoids(wanted.avoid, name); });
   if (able.size() >= 2) {
     if (!wanted.avoid.empty()) wanted.avoid += '\n';
     wanted.avoid += able[static_cast<size_t>(test.seed) % able.size()];
-  } else if (able.size() == 1 && s.run.trainer_answers()) {
+  } else if (able.size() == 1 && trainer_can_replay(s)) {
     wanted.on_trainer = test.seed % 2 == 0;
   }
 }
@@ -232,7 +238,7 @@ TriageRules rules_of(const Core& core) {
   rules.ceiling_percent = core.policy.detector.ceiling_percent;
   const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
   rules.noise_percent = std::sqrt(gap.scale.variance);
-  rules.trainer_replays = s.run.trainer_answers() && !s.ended;
+  rules.trainer_replays = trainer_can_replay(s);
   rules.compiled = s.run.capabilities.compiled;
   std::string first;
   for (const TriageAnswer& known : s.investigation->evidence.answers) {

@@ -50,9 +50,10 @@ Ends ends_of(const TriageView& v, const Nudged& seen) {
     ends.highest_fp8 = std::max(ends.highest_fp8, *known->end_loss);
   };
   for (const TriageAnswer* known : seen.fp8) add_fp8(known);
-  // With other bits it is a nudged replay as well.
+  // With other bits it is a nudged replay as well; but where the trainer answers, its own count.
   const TriageAnswer* same = v.answer("same");
-  if (same != nullptr && same->reproduction && !same->reproduction->bitwise) add_fp8(same);
+  const bool other_bits = same != nullptr && same->reproduction && !same->reproduction->bitwise;
+  if (other_bits && !v.rules.trainer_replays) add_fp8(same);
   for (const TriageAnswer* known : seen.bf16) {
     if (!known->end_loss) continue;
     ends.bf16_finite = ends.bf16_finite && std::isfinite(*known->end_loss);

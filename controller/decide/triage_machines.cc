@@ -75,10 +75,14 @@ TriageStep trainer_differs(const TriageView& v, const Reproduction& first) {
 }
 
 // Nobody gets what the run got. `second`: who has looked as well, by bits or by losses.
-TriageStep machine_or_data(const TriageView& v, const TriageAnswer& same,
-                           const TriageAnswer* second) {
+// Nothing where the trainer's own device gets it: machines of another kind may lack the fault.
+std::optional<TriageStep> machine_or_data(const TriageView& v, const TriageAnswer& same,
+                                          const TriageAnswer* second) {
   const Reproduction& first = *same.reproduction;
   if (!first.bitwise) {
+    const TriageAnswer* own = v.answer("same_on_trainer");
+    if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
+    if (TriageView::reproduces(own)) return std::nullopt;
     // What ranks send is in no replay by a single process.
     const std::string or_wire =
         v.rules.sends_low ? " Or it is what ranks send in low precision, which a verifier of one "

@@ -257,8 +257,9 @@ bool TriageView::suffers(const SpikeComparison& seen) const {
 
 std::string TriageView::seen_same() const {
   const TriageAnswer* same = answer("same");
-  const TriageAnswer* second = answer("same_elsewhere");
-  if (!reproduces(same) && reproduces(second)) same = second;
+  for (const ReplayRole other : {ReplayRole("same_elsewhere"), ReplayRole("same_on_trainer")}) {
+    if (!reproduces(same) && reproduces(answer(other))) same = answer(other);
+  }
   return same != nullptr && same->reproduction
              ? same->reproduction->sentence
              : std::string("No verifier could replay the window under the same plan");

@@ -184,7 +184,9 @@ void note_exact(State& s, const std::string& verifier, bool exact) {
   record_of(s, verifier).exact = exact;
 }
 
-std::string not_shown_exact(const State& s) {
+bool trainer_can_replay(const State& s) { return s.run.trainer_answers() && !s.ended; }
+
+std::vector<std::string> shown_exact(const State& s) {
   const auto repeats = [&](const std::string& verifier, bool bitwise) {
     if (!s.investigation) return false;
     return std::ranges::any_of(s.investigation->evidence.answers, [&](const TriageAnswer& answer) {
@@ -192,19 +194,23 @@ std::string not_shown_exact(const State& s) {
              answer.reproduction->reproduces && (answer.reproduction->bitwise || !bitwise);
     });
   };
-  const auto exact = [&](const std::string& verifier) {
+  std::vector<std::string> by_bits, by_losses;
+  for (const std::string& verifier : believed_verifiers(s)) {
     const VerifierRecord* record = find_record(s, verifier);
-    return (record != nullptr && record->exact) || repeats(verifier, true);
-  };
-  const std::vector<std::string> all = believed_verifiers(s);
-  const bool bits = std::ranges::any_of(all, exact);
-  const auto shown = [&](const std::string& verifier) {
-    return bits ? exact(verifier) : repeats(verifier, false);
-  };
-  if (std::ranges::none_of(all, shown)) return {};
+    const bool audited = record != nullptr && record->exact;
+    if (audited || repeats(verifier, true)) by_bits.push_back(verifier);
+    if (repeats(verifier, false)) by_losses.push_back(verifier);
+  }
+  return by_bits.empty() ? by_losses : by_bits;
+}
+
+std::string not_shown_exact(const State& s) {
+  const std::vector<std::string> shown = shown_exact(s);
+  if (shown.empty()) return {};
   std::string others;
-  for (const std::string& verifier : all) {
-    if (!shown(verifier)) others += (others.empty() ? "" : "\n") + verifier;
+  for (const std::string& verifier : believed_verifiers(s)) {
+    if (std::ranges::find(shown, verifier) != shown.end()) continue;
+    others += (others.empty() ? "" : "\n") + verifier;
   }
   return others;
 }

@@ -38,9 +38,11 @@ void forget_record(State& state, const std::string& verifier);
 void note_checked(State& state, const std::string& verifier);
 // Whether its replay under the run's own plan gave the run's bits; one of another device cannot.
 void note_exact(State& state, const std::string& verifier, bool exact);
-// Believed verifiers that no audit and no `same` replay of the open case has shown to compute as
-// the run does, where another one has been: by its bits, or, where nobody has these, by the damage
-// that was repeated. A list for OrderReplay::avoid.
+bool trainer_can_replay(const State& state);
+// Believed verifiers that an audit or a `same` replay of the open case has shown to compute as the
+// run does: by its bits, or, where nobody has these, by the damage that was repeated.
+std::vector<std::string> shown_exact(const State& state);
+// The others, where there is one that is; a list for OrderReplay::avoid.
 std::string not_shown_exact(const State& state);
 // So many windows of the verifier from now on are measured twice.
 void check_next(State& state, const std::string& verifier, int64_t windows);

@@ -128,6 +128,35 @@ TEST(MachineScenarioTest, AVerifierThatMovedToAnotherDeviceHasNoInnocentSiteBlam
   }
 }
 
+// The only verifier is of another kind of device, whose kernels are right: the trainer's own tell.
+TEST(MachineScenarioTest, AFaultThatNoVerifiersDeviceHasIsFoundByTheTrainers) {
+  for (const bool trainer : {true, false}) {
+    for (const int64_t from : {21, 201, 405}) {
+      Truth truth = numerical_fault({kGuilty}, from, 1000);
+      truth.in_kernel = true;
+      truth.verifiers = {"v2:2"};
+      truth.sound_verifier = "v2:2";
+      truth.equal_fingerprints = false;
+      truth.trainer_replays = trainer;
+      SimulatedRun run(truth, scenario_policy());
+      run.start();
+      run.train_until(1000);
+      run.drain();
+      ASSERT_FALSE(run.decisions("verdict").empty()) << from;
+      if (trainer) {
+        EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug") << from;
+        ASSERT_FALSE(run.decisions("attribution").empty()) << from;
+        EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty)) << from;
+        EXPECT_NEAR(run.damage, 0, 1e-9) << from;
+      } else {
+        for (const auto& verdict : run.decisions("verdict"))
+          EXPECT_EQ(verdict.verdict, "transient_fault") << from;
+        EXPECT_EQ(phase_name(run.state), "holding") << from;
+      }
+    }
+  }
+}
+
 TEST(MachineScenarioTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
   const SimulatedRun run = run_scenario("StuckBit");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
