@@ -78,9 +78,12 @@ class StalledWriterTest : public ::testing::Test {
 };
 
 TEST_F(StalledWriterTest, NoLeaseOfALivingVerifierEndsAndTheQueueStaysShort) {
-  for (auto& verifier : verifiers) leases.push_back(verifier->lease().value());
+  leases.resize(kVerifiers);
   std::vector<std::thread> threads;
-  for (size_t i = kFinishing; i < kVerifiers; ++i) threads.emplace_back([this, i] { beat(i); });
+  for (size_t i = kVerifiers; i-- > 0;) {  // each beats as soon as it has its lease
+    leases[i] = verifiers[i]->lease().value();
+    if (i >= kFinishing) threads.emplace_back([this, i] { beat(i); });
+  }
   double longest = 0;
   {
     SQLite::Database other(daemon.ledger().string(), SQLite::OPEN_READWRITE, 5000);

@@ -10,7 +10,7 @@ if(TARGET gnomon-gpu-check)
   gnomon_gpu_check(without_a_device_says_so 3 "no CUDA device: " accumulation --json)
   gnomon_gpu_check(attention_without_a_device_says_so 3 "no CUDA device: " attention --json)
   gnomon_gpu_check(a_rule_that_is_none_is_named 2 "--pretend = bits=x" accumulation --pretend bits=x)
-  gnomon_gpu_check(no_command_is_bad_input 2 "subcommand" "")
+  gnomon_gpu_check(no_command_is_bad_input 2 "expected one of accumulation, attention" "")
   gnomon_gpu_check(the_default_rules_hold 0 "Every bit is explained by: 32 terms, 13 bits, result 13 bits, promoted every 128"
     accumulation --pretend promote=128 --k-max 256 --sample 16)
   gnomon_gpu_check(other_rules_have_a_status_of_their_own 4 "Every bit is explained by: 16 terms, 14 bits, result 14 bits"
