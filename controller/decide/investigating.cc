@@ -163,11 +163,11 @@ bool order_long_fork(Core& core) {
 // Who is not to answer: FP8 that is not the run's own may be without its fault.
 std::string not_to_answer(const State& s, const TriageTest& test) {
   if (test.kind == "fp8_nudged" || test.kind == "eager") return not_shown_exact(s);
-  std::string first;
+  if (test.kind != "same_elsewhere") return {};
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
-    if (test.kind == "same_elsewhere" && known.kind == "same") first = known.verifier;
+    if (known.kind == "same") return known.verifier;
   }
-  return first;
+  return {};
 }
 
 // The pairs of nudged replays are spread over the sources there are, so that neither arm's answers

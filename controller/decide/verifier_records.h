@@ -36,7 +36,8 @@ std::string implausible(const State& state, const Witness& witness);
 void forget_record(State& state, const std::string& verifier);
 // A window of the verifier was measured twice, or nobody could do so.
 void note_checked(State& state, const std::string& verifier);
-// Whether its replay under the run's own plan gave the run's bits; one of another device cannot.
+// Notes that its replay under the run's own plan gave the run's bits, or that it cannot be believed
+// to do so any more: other bits came, or it is of another device.
 void note_exact(State& state, const std::string& verifier, bool exact);
 bool trainer_can_replay(const State& state);
 // Believed verifiers that an audit or a `same` replay of the open case has shown to compute as the

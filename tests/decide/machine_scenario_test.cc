@@ -19,6 +19,14 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+// The run's FP8 kernels are wrong; those of one verifier's device are not.
+Truth fault_that_v2_lacks(const std::vector<std::string>& sites, int64_t from, int64_t to) {
+  Truth truth = numerical_fault(sites, from, to);
+  truth.in_kernel = true;
+  truth.sound_verifier = "v2:2";
+  return truth;
+}
+
 TEST(MachineScenarioTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
   const SimulatedRun run = run_scenario("BitFlip");
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
@@ -88,9 +96,7 @@ TEST(MachineScenarioTest, AFaultThatAnotherVerifiersKernelsDoNotHaveIsNoChance) 
   for (const bool equal_devices : {true, false}) {
     for (const bool trainer : {false, true}) {
       for (int64_t from = 21; from <= 181; from += 20) {
-        Truth truth = numerical_fault({kGuilty}, from, 460);
-        truth.in_kernel = true;
-        truth.sound_verifier = "v2:2";
+        Truth truth = fault_that_v2_lacks({kGuilty}, from, 460);
         truth.trainer_replays = trainer;
         truth.equal_fingerprints = equal_devices;
         SimulatedRun run(truth, scenario_policy());
@@ -111,9 +117,7 @@ TEST(MachineScenarioTest, AFaultThatAnotherVerifiersKernelsDoNotHaveIsNoChance) 
 TEST(MachineScenarioTest, AVerifierThatMovedToAnotherDeviceHasNoInnocentSiteBlamed) {
   const std::vector<std::string> guilty = {"model.layers.0.self_attn.q_proj", kGuilty};
   for (int64_t from = 401; from <= 561; from += 20) {
-    Truth truth = numerical_fault(guilty, from, 1000);
-    truth.in_kernel = true;
-    truth.sound_verifier = "v2:2";
+    Truth truth = fault_that_v2_lacks(guilty, from, 1000);
     truth.sound_from = from - 40;
     SimulatedRun run(truth, scenario_policy());
     run.lie = [&](ReplayFinished& answer) {
@@ -132,10 +136,8 @@ TEST(MachineScenarioTest, AVerifierThatMovedToAnotherDeviceHasNoInnocentSiteBlam
 TEST(MachineScenarioTest, AFaultThatNoVerifiersDeviceHasIsFoundByTheTrainers) {
   for (const bool trainer : {true, false}) {
     for (const int64_t from : {21, 201, 405}) {
-      Truth truth = numerical_fault({kGuilty}, from, 1000);
-      truth.in_kernel = true;
+      Truth truth = fault_that_v2_lacks({kGuilty}, from, 1000);
       truth.verifiers = {"v2:2"};
-      truth.sound_verifier = "v2:2";
       truth.equal_fingerprints = false;
       truth.trainer_replays = trainer;
       SimulatedRun run(truth, scenario_policy());
