@@ -139,9 +139,7 @@ void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
   wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
   wanted.priority = kPriorityAttribution;
   wanted.nudge = nudge;
-  // One that is wrong in FP8 alone, or without the run's fault, would have innocent sites blamed.
-  wanted.avoid = not_shown_exact(s);
-  wanted.on_trainer = shown_exact(s).empty() && trainer_can_replay(s);
+  ask_own_fp8(s, wanted);
   order(core, window, "rescue", prefix, std::move(wanted));
 }
 
@@ -310,7 +308,7 @@ void start_attribution(Core& core) {
   if (window.start.plan_version != window.plan_version)
     wanted.plan = plan_of(s, window.plan_version).toml;
   wanted.priority = kPriorityAttribution;
-  wanted.avoid = not_shown_exact(s);
+  ask_own_fp8(s, wanted);
   order(core, window, "scores", 0, std::move(wanted));
 }
 

@@ -160,10 +160,7 @@ bool order_long_fork(Core& core) {
   return true;
 }
 
-// Who is not to answer: FP8 that is not the run's own may be without its fault.
-std::string not_to_answer(const State& s, const TriageTest& test) {
-  if (test.kind == "fp8_nudged" || test.kind == "eager") return not_shown_exact(s);
-  if (test.kind != "same_elsewhere") return {};
+std::string who_answered_same(const State& s) {
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
     if (known.kind == "same") return known.verifier;
   }
@@ -171,14 +168,9 @@ std::string not_to_answer(const State& s, const TriageTest& test) {
 }
 
 // The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
-// come from one alone: two verifiers take turns; one alone shares them with the trainer. Where no
-// verifier's FP8 is shown to be the run's, the trainer's own is.
+// come from one alone: two verifiers take turns; one alone shares them with the trainer.
 void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
-  const bool none_shown = test.kind == "fp8_nudged" && shown_exact(s).empty();
-  if (none_shown && trainer_can_replay(s)) {
-    wanted.on_trainer = true;
-    return;
-  }
+  if (wanted.on_trainer) return;
   std::vector<std::string> able = believed_verifiers(s);
   std::erase_if(able, [&](const std::string& name) { return avoids(wanted.avoid, name); });
   if (able.size() >= 2) {
@@ -212,7 +204,9 @@ void ask(Core& core, const TriageTest& test) {
   wanted.priority = kPriorityTriage;
   wanted.nudge = test.seed;
   wanted.on_trainer = how.on_trainer;
-  wanted.avoid = not_to_answer(s, test);
+  if (test.kind == "same_elsewhere") wanted.avoid = who_answered_same(s);
+  if (test.kind == "fp8_nudged" || test.kind == "eager" || test.kind == "fakequant")
+    ask_own_fp8(s, wanted);
   if (test.seed != 0) spread(s, test, wanted);
   order(core, window, test.kind, test.seed, std::move(wanted));
 }
@@ -240,10 +234,7 @@ TriageRules rules_of(const Core& core) {
   rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = trainer_can_replay(s);
   rules.compiled = s.run.capabilities.compiled;
-  std::string first;
-  for (const TriageAnswer& known : s.investigation->evidence.answers) {
-    if (known.kind == "same") first = known.verifier;
-  }
+  const std::string first = who_answered_same(s);
   rules.other_verifiers = std::ranges::any_of(
       believed_verifiers(s), [&](const std::string& known) { return known != first; });
   rules.earlier_transients = earlier_transients(core);

@@ -1,6 +1,7 @@
 #include "controller/decide/verifier_records.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -184,9 +185,7 @@ void note_exact(State& s, const std::string& verifier, bool exact) {
   record_of(s, verifier).exact = exact;
 }
 
-bool trainer_can_replay(const State& s) { return s.run.trainer_answers() && !s.ended; }
-
-std::vector<std::string> shown_exact(const State& s) {
+static std::vector<std::string> shown_exact(const State& s) {
   const auto repeats = [&](const std::string& verifier, bool bitwise) {
     if (!s.investigation) return false;
     return std::ranges::any_of(s.investigation->evidence.answers, [&](const TriageAnswer& answer) {
@@ -204,15 +203,19 @@ std::vector<std::string> shown_exact(const State& s) {
   return by_bits.empty() ? by_losses : by_bits;
 }
 
-std::string not_shown_exact(const State& s) {
+bool trainer_can_replay(const State& s) { return s.run.trainer_answers() && !s.ended; }
+
+void ask_own_fp8(const State& s, OrderReplay& wanted) {
   const std::vector<std::string> shown = shown_exact(s);
-  if (shown.empty()) return {};
-  std::string others;
-  for (const std::string& verifier : believed_verifiers(s)) {
-    if (std::ranges::find(shown, verifier) != shown.end()) continue;
-    others += (others.empty() ? "" : "\n") + verifier;
+  if (shown.empty()) {
+    wanted.on_trainer = trainer_can_replay(s);
+    return;
   }
-  return others;
+  std::vector<std::string> others = believed_verifiers(s);
+  std::erase_if(others, [&](const std::string& verifier) {
+    return std::ranges::find(shown, verifier) != shown.end();
+  });
+  wanted.avoid = fmt::format("{}", fmt::join(others, "\n"));
 }
 
 void check_next(State& s, const std::string& verifier, int64_t windows) {

@@ -40,11 +40,11 @@ void note_checked(State& state, const std::string& verifier);
 // to do so any more: other bits came, or it is of another device.
 void note_exact(State& state, const std::string& verifier, bool exact);
 bool trainer_can_replay(const State& state);
-// Believed verifiers that an audit or a `same` replay of the open case has shown to compute as the
-// run does: by its bits, or, where nobody has these, by the damage that was repeated.
-std::vector<std::string> shown_exact(const State& state);
-// The others, where there is one that is; a list for OrderReplay::avoid.
-std::string not_shown_exact(const State& state);
+// Asks for the run's own FP8: one that lacks the run's fault would have innocent sites blamed.
+// Believed verifiers compute as the run does where an audit or a `same` replay of the open case has
+// shown it: by its bits, or, where nobody has these, by the damage that was repeated. Where none
+// has, the trainer is asked, if it can replay.
+void ask_own_fp8(const State& state, OrderReplay& wanted);
 // So many windows of the verifier from now on are measured twice.
 void check_next(State& state, const std::string& verifier, int64_t windows);
 // Per cent that the trainer's own reported losses lie over the replay's, at the window's end.

@@ -17,6 +17,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // The run's FP8 kernels are wrong; those of one verifier's device are not.
@@ -155,6 +156,31 @@ TEST(MachineScenarioTest, AFaultThatNoVerifiersDeviceHasIsFoundByTheTrainers) {
           EXPECT_EQ(verdict.verdict, "transient_fault") << from;
         EXPECT_EQ(phase_name(run.state), "holding") << from;
       }
+    }
+  }
+}
+
+// v2's device rounds rightly: it must not say what the run's rounding costs, in any replay.
+TEST(MachineScenarioTest, RoundingThatAnotherDeviceLacksIsNotCalledAKernelBug) {
+  for (const bool alone : {false, true}) {
+    for (int64_t from = 21; from <= 181; from += 20) {
+      Truth truth = fault_that_v2_lacks({kGuilty}, from, 460);
+      truth.in_kernel = false;
+      truth.trainer_replays = alone;
+      truth.equal_fingerprints = !alone;
+      truth.capabilities.compiled = true;
+      if (alone) truth.verifiers = {"v2:2"};
+      SimulatedRun run(truth, scenario_policy());
+      run.start();
+      run.train_until(460);
+      run.drain();
+      std::vector<std::string> verdicts;
+      for (const RecordDecision& each : run.decisions("verdict"))
+        verdicts.emplace_back(each.verdict.text());
+      EXPECT_THAT(verdicts, Contains("fp8_numerics")) << from;
+      EXPECT_THAT(verdicts, Not(Contains("kernel_bug"))) << from;
+      ASSERT_FALSE(run.decisions("attribution").empty()) << from;
+      EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty)) << from;
     }
   }
 }
