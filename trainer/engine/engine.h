@@ -177,6 +177,7 @@ struct EngineMode {
   bool operator==(const EngineMode&) const = default;
 };
 
+struct EngineImpl;
 struct EngineRanks;
 class StatisticsCollector;
 struct StatisticsConfig;
@@ -292,8 +293,7 @@ class Engine {
   uint64_t weights_hash() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<EngineImpl> impl_;
 };
 
 // The engine configuration inside a checkpoint (trainer_state.json), without loading tensors.

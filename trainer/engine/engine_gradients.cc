@@ -70,45 +70,92 @@ std::string difference_here(const GradientDigest& a, const GradientDigest& b,
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-}  // namespace
-
-void Engine::Impl::compute_gradients(int64_t at, const std::vector<SitePrecision>& precisions,
-                                     StatisticsCollector* collector, GradientDigest* digest) {
-  PassPlan pass{.sites = &precisions, .step = at, .record = true, .fakequant = mode.fakequant};
-  const auto scale = static_cast<float>(1.0 / static_cast<double>(config.batch.tokens_per_step()));
-  const int64_t first = first_micro_batch();
-  losses.assign(static_cast<size_t>(config.batch.accumulation), 0.0);
-  batch_hash = 0;
-  scaling.forget_observed();
-  model->begin_counting();
-  // So that the first pass makes copies of the weights, whatever was done since the last update.
-  working().forget_copies();
-  for (int64_t micro = first; micro < first + micro_batches(); ++micro) {
-    read_batch(at, micro);
-    pass.observer = micro == 0 ? collector : nullptr;
-    if (pass.observer != nullptr) collector->begin(std::ssize(tokens), precisions);
-    // A fault may act in one step and not in the next; gathers are not recorded.
-    pass.repeat_key = config.faults.empty() && !working().sharded()
-                          ? repeat_keys.key(pass, scaling.known(), micro > first, *backend)
-                          : 0;
-    losses[static_cast<size_t>(micro)] =
-        model->forward_backward(pass, tokens, targets, scale, micro > first);
-    if (pass.observer != nullptr) collector->weight_gradients(model->gradients());
-  }
-  model->report_observed();
-  flip_gradient(at);
-  if (digest != nullptr) *digest = digest_gradients();
-  sum_over_ranks();
-  if (digest != nullptr && ranks->many())
-    digest->sums = backend->hash(std::as_bytes(own_gradients()));
+// What the micro-batches of all ranks left: losses, the largest magnitudes, the gradients of this
+// rank's part.
+void sum_over_ranks(EngineImpl& self, int64_t at) {
+  self.batch_hash = self.batches.hash();
+  if (!self.group.many()) return;
+  self.batch_hash = self.group.sum(self.batch_hash);
+  self.collectives.all_reduce_sum(self.losses);
+  self.scaling.combine_observed(
+      [&](std::span<double> amaxes) { self.collectives.all_reduce_max(amaxes); });
+  spoil_gradients(self, at);
+  self.wires->reduce_scatter(self.formats.gradients, self.model->gradients());
 }
 
-std::optional<CastSummary> Engine::Impl::summarize_casts() {
-  const std::span<CastCounts> casts = model->casts();
+GradientDigest digest_gradients(EngineImpl& self) {
+  GradientDigest digest;
+  digest.batch = self.batches.hash();
+  digest.losses = self.losses;
+  const auto all = std::span<const float>(self.model->gradients());
+  for (const Parameter& parameter : self.model->layout().all()) {
+    const auto its =
+        all.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
+    digest.gradients.push_back(self.backend->hash(std::as_bytes(its)));
+  }
+  self.scaling.combine_observed(
+      [&](std::span<double> amaxes) { digest.amaxes.assign(amaxes.begin(), amaxes.end()); });
+  return digest;
+}
+
+std::vector<std::string> texts_of_ranks(EngineImpl& self, const std::string& own) {
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < self.collectives.size(); ++rank) {
+    std::string text;
+    if (rank == self.collectives.rank() && !own.empty()) {
+      const std::string bus = device_bus_id(self.config.device);
+      text = fmt::format(
+          "{}on {} ({}{}): {}",
+          self.group.many() ? fmt::format("rank {} of {} ", rank, self.group.size()) : "",
+          host_name(), self.backend->device(), bus.empty() ? "" : " at " + bus, own);
+    }
+    self.collectives.broadcast_text(text, rank);
+    if (!text.empty()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+}  // namespace
+
+void compute_gradients(EngineImpl& self, int64_t at, const std::vector<SitePrecision>& precisions,
+                       StatisticsCollector* collector, GradientDigest* digest) {
+  PassPlan pass{.sites = &precisions, .step = at, .record = true, .fakequant = self.mode.fakequant};
+  const auto scale =
+      static_cast<float>(1.0 / static_cast<double>(self.config.batch.tokens_per_step()));
+  const int64_t first = self.first_micro_batch();
+  self.losses.assign(static_cast<size_t>(self.config.batch.accumulation), 0.0);
+  self.batches.begin();
+  self.scaling.forget_observed();
+  self.model->begin_counting();
+  // So that the first pass makes copies of the weights, whatever was done since the last update.
+  self.working().forget_copies();
+  for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
+    self.read_batch(at, micro);
+    pass.observer = micro == 0 ? collector : nullptr;
+    if (pass.observer != nullptr) collector->begin(std::ssize(self.batches.tokens()), precisions);
+    // A fault may act in one step and not in the next; gathers are not recorded.
+    pass.repeat_key =
+        self.config.faults.empty() && !self.working().sharded()
+            ? self.repeat_keys.key(pass, self.scaling.known(), micro > first, *self.backend)
+            : 0;
+    self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
+        pass, self.batches.tokens(), self.batches.targets(), scale, micro > first);
+    if (pass.observer != nullptr) collector->weight_gradients(self.model->gradients());
+  }
+  self.model->report_observed();
+  flip_gradient(self, at);
+  if (digest != nullptr) *digest = digest_gradients(self);
+  sum_over_ranks(self, at);
+  if (digest != nullptr && self.group.many())
+    digest->sums = self.backend->hash(std::as_bytes(self.own_gradients()));
+}
+
+std::optional<CastSummary> summarize_casts(EngineImpl& self) {
+  const std::span<CastCounts> casts = self.model->casts();
   const auto was_cast = [](const CastCounts& tensor) { return tensor.values > 0; };
   // The same on every rank: each has micro-batches, and plan and backend decide what is counted.
   if (std::ranges::none_of(casts, was_cast)) return std::nullopt;
-  if (ranks->many()) sum_over_ranks(casts);
+  if (self.group.many()) self.group.sum(casts);
   double saturated = 0, flushed = 0, peak = 0, tensors = 0;
   for (const CastCounts& tensor : casts) {
     if (!was_cast(tensor)) continue;
@@ -124,63 +171,32 @@ std::optional<CastSummary> Engine::Impl::summarize_casts() {
   return CastSummary{std::exp(saturated / tensors), std::exp(flushed / tensors), peak};
 }
 
-GradientDigest Engine::Impl::digest_gradients() {
-  GradientDigest digest;
-  digest.batch = batch_hash;
-  digest.losses = losses;
-  const auto all = std::span<const float>(model->gradients());
-  for (const Parameter& parameter : model->layout().all()) {
-    const auto its =
-        all.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
-    digest.gradients.push_back(backend->hash(std::as_bytes(its)));
-  }
-  scaling.combine_observed(
-      [&](std::span<double> amaxes) { digest.amaxes.assign(amaxes.begin(), amaxes.end()); });
-  return digest;
-}
-
-std::vector<std::string> Engine::Impl::texts_of_ranks(const std::string& own) {
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < collectives.size(); ++rank) {
-    std::string text;
-    if (rank == collectives.rank() && !own.empty()) {
-      const std::string bus = device_bus_id(config.device);
-      text =
-          fmt::format("{}on {} ({}{}): {}",
-                      ranks->many() ? fmt::format("rank {} of {} ", rank, collectives.size()) : "",
-                      host_name(), backend->device(), bus.empty() ? "" : " at " + bus, own);
-    }
-    collectives.broadcast_text(text, rank);
-    if (!text.empty()) texts.push_back(std::move(text));
-  }
-  return texts;
-}
-
-void Engine::Impl::compute_gradients_twice(int64_t at, const std::vector<SitePrecision>& precisions,
-                                           StatisticsCollector* collector, StepResult& result) {
+void compute_gradients_twice(EngineImpl& self, int64_t at,
+                             const std::vector<SitePrecision>& precisions,
+                             StatisticsCollector* collector, StepResult& result) {
   std::array<GradientDigest, 3> found;
   // Statistics are of the first computation: a collector counts its looks.
-  compute_gradients(at, precisions, collector, &found[0]);
-  compute_gradients(at, precisions, nullptr, &found[1]);
+  compute_gradients(self, at, precisions, collector, &found[0]);
+  compute_gradients(self, at, precisions, nullptr, &found[1]);
   const auto& [first, second, third] = found;
   std::array<double, 2> differ = {same(first, second) ? 0.0 : 1.0, 0.0};
-  collectives.all_reduce_sum(differ);
+  self.collectives.all_reduce_sum(differ);
   if (differ[0] == 0) return;
   // The last computation is the one whose gradients are there: a rejected one need not be kept.
-  compute_gradients(at, precisions, nullptr, &found[2]);
+  compute_gradients(self, at, precisions, nullptr, &found[2]);
   differ = {same(first, third) ? 0.0 : 1.0, same(second, third) ? 0.0 : 1.0};
-  collectives.all_reduce_sum(differ);
+  self.collectives.all_reduce_sum(differ);
   result.committed = differ[0] == 0 || differ[1] == 0;
-  if (!result.committed) scaling.forget_observed();
+  if (!result.committed) self.scaling.forget_observed();
   const bool shows_at_once = !same_here(first, second);
-  const ParameterLayout& layout = model->layout();
+  const ParameterLayout& layout = self.model->layout();
   std::vector<std::string> texts =
-      texts_of_ranks(shows_at_once ? difference_here(first, second, layout)
-                                   : difference_here(second, third, layout));
+      texts_of_ranks(self, shows_at_once ? difference_here(first, second, layout)
+                                         : difference_here(second, third, layout));
   if (texts.empty()) {
     const bool sums = first.sums != second.sums || second.sums != third.sums;
-    texts =
-        texts_of_ranks(sums ? "the sums over ranks, though each rank's own gradients do not" : "");
+    texts = texts_of_ranks(
+        self, sums ? "the sums over ranks, though each rank's own gradients do not" : "");
   }
   result.mismatch = fmt::format("{}; a third computation agrees with {}", fmt::join(texts, "; "),
                                 !result.committed ? "neither"

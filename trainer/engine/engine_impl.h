@@ -1,4 +1,4 @@
-// What is behind Engine; shared by engine.cc (steps) and engine_state.cc (checkpoints).
+// What is behind Engine. Private to the engine's own files.
 #pragma once
 
 #include <functional>
@@ -11,10 +11,9 @@
 
 #include "kernels/backend.h"
 #include "storage/safetensors.h"
-#include "storage/token_shards.h"
-#include "trainer/engine/data_order.h"
+#include "trainer/engine/batches.h"
 #include "trainer/engine/engine.h"
-#include "trainer/engine/engine_ranks.h"
+#include "trainer/engine/engine_group.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/optimizer.h"
 #include "trainer/engine/repeat_keys.h"
@@ -51,6 +50,13 @@ struct EngineSnapshot {
   std::set<const Fault*> flipped;
 };
 
+// The host's memory for checkpoints.
+struct CheckpointRoom {
+  std::unique_ptr<OptimizerState> optimizer;  // rank 0 of several: all of it
+  std::unique_ptr<Arena> weights;             // likewise, where they are shared out
+  std::unique_ptr<HostRoom> mirror;           // what was copied from a device last
+};
+
 // What one computation of a step's gradients gave on this rank.
 struct GradientDigest {
   uint64_t batch = 0;               // of the sequences that it read
@@ -60,11 +66,10 @@ struct GradientDigest {
   uint64_t sums = 0;                // of its part of all ranks' sums
 };
 
-struct Engine::Impl {
-  struct Analysis;  // engine_scores.cc
-
-  Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
-       const BackendMakers* makers);
+// The parts of an engine. What it does with them are the functions below, in files of their own.
+struct EngineImpl {
+  EngineImpl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
+             const BackendMakers* makers);
 
   // Throws ConfigError where this model, batch or device cannot run the plan.
   ResolvedPlan resolve(const PrecisionPlan& wanted) const;
@@ -73,81 +78,44 @@ struct Engine::Impl {
   ResolvedPlan check_plan(const PrecisionPlan& wanted, const std::string& file) const;
   // Moments and communication from here on; moments keep their values.
   void change_formats(const RunFormats& next);
-  void read_batch(int64_t step, int64_t micro_batch);
   // How the sites run in truth where the plan says `planned`.
   const std::vector<SitePrecision>& in_truth(const std::vector<SitePrecision>& planned,
                                              int64_t at) {
     return faults.precisions(planned, at, faulty_sites);
   }
-  // Loss, gradients and observed amaxes of step `at`, of all ranks; changes nothing else, and may
-  // be called again. `digest` may be nullptr.
-  void compute_gradients(int64_t at, const std::vector<SitePrecision>& precisions,
-                         StatisticsCollector* collector, GradientDigest* digest);
-  // The same, twice or three times (Engine::train_step); says in `result` what differed.
-  void compute_gradients_twice(int64_t at, const std::vector<SitePrecision>& precisions,
-                               StatisticsCollector* collector, StepResult& result);
-  GradientDigest digest_gradients();
-  // Sums up the casts of the last compute_gradients(). All ranks call it.
-  std::optional<CastSummary> summarize_casts();
-  // The texts of the ranks that have one, each with its rank, host and device.
-  std::vector<std::string> texts_of_ranks(const std::string& own);
+  void read_batch(int64_t at, int64_t micro_batch) {
+    batches.read(at, micro_batch, faults, mode.order_seed);
+  }
+  // The micro-batches of a step that this rank computes.
+  int64_t first_micro_batch() const { return micro_batches() * group.rank(); }
+  int64_t micro_batches() const { return config.batch.accumulation / group.size(); }
   std::span<const float> own_gradients() const {
     return optimizer->shard().of(std::span<const float>(model->gradients()));
   }
-  void flip_gradient(int64_t at);
-  void strike_weights();
-  void strike_weight(const Fault& fault);
-  void spoil_second_moments(int64_t at);
-  void spoil_gradients(int64_t at);
-  // What optimizer.safetensors has of step `at` under these faults besides OptimizerState's; with
-  // data where the model has them.
-  std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
-  void load_stale_weights(const SafetensorsFile& file, int64_t at);
-  void bring_to_host(CheckpointContent& content);
   WorkingWeights& working() const { return model->working(); }
-  // Adds up the ranks' parts where they share the weights.
-  uint64_t weights_hash();
   Memory& memory() const { return backend->memory(); }
-  template <class E>
-  void make_model(std::unique_ptr<BackendOf<E>> typed);
-  void send_call(EngineCall call, std::string argument = {}, bool flag = false);
-  // Ends the job with the exception that is being handled, which this rank alone has; throws it
-  // again where there are no other ranks.
-  [[noreturn]] void fail_alone(const std::exception& error) const;
-  // The micro-batches of a step that this rank computes.
-  int64_t first_micro_batch() const { return micro_batches() * collectives.rank(); }
-  int64_t micro_batches() const { return config.batch.accumulation / collectives.size(); }
-  // The tokens of an evaluation's last batch; 0 where all batches are whole.
-  int64_t last_evaluated_tokens() const;
-  void connect();
-  void sum_over_ranks();
-  // Modulo 2⁶⁴.
-  uint64_t sum_over_ranks(uint64_t value);
-  void sum_over_ranks(std::span<CastCounts> casts);
-  void share_weights();
-  void check_weights(uint64_t hash);
-  std::string state_json(uint64_t hash) const;
   int64_t weight_bytes() const {  // of all
     return model->layout().elements() * (config.compute == Compute::kFp32 ? 4 : 2);
   }
-  void allocate_gathered_weights();
-  // All working weights, of rank 0; elsewhere none where they are shared out.
-  WeightSpan weights_for_checkpoint();
-  static std::function<void()> read_checkpoint(Impl& self, const std::filesystem::path& checkpoint,
-                                               bool with_plan);
+  // Waits for the other ranks, which all have an engine now.
+  void connect();
+  // Their owners have written them to WorkingWeights::updated().
+  void share_weights();
+  // Adds up the ranks' parts where they share the weights.
+  uint64_t weights_hash() const;
+  // A rank that computed something else is found at the step where it did, as far as all have the
+  // same weights. `hash` is that of all.
+  void check_weights(uint64_t hash) const;
+  template <class E>
+  void make_model(std::unique_ptr<BackendOf<E>> typed);
 
-  std::unique_ptr<Collectives> single;  // where there are no other ranks
-  EngineRanks alone;
-  EngineRanks* ranks;
-  Collectives& collectives;
-  int64_t number = 0;  // of this engine among those of the ranks
-
+  EngineGroup group;
+  Collectives& collectives;  // the group's
   EngineConfig config;
   Fingerprint fingerprint;  // of all ranks
   EngineMode mode;
   FaultView faults;
-  Dataset data;
-  DataOrder order;
+  Batches batches;
   ScalingState scaling;
   RepeatKeys repeat_keys;
   std::unique_ptr<BackendBase> backend;
@@ -155,31 +123,67 @@ struct Engine::Impl {
   std::unique_ptr<Optimizer> optimizer;
   Partition parts;  // of masters and moments among the ranks
   std::unique_ptr<Wires> wires;
-  std::unique_ptr<OptimizerState> gathered;  // rank 0 of several, for checkpoints
-  std::unique_ptr<Arena> gathered_weights;   // likewise, of weights that are shared out
-  uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
-  std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
+  CheckpointRoom room;
   std::vector<ArenaSize> arenas;
-
-  std::unique_ptr<HostRoom> mirror;  // what checkpoint() gave last, of a device's memory
-
   std::unique_ptr<EngineSnapshot> kept_state;
   bool has_kept = false;
 
   bool ready = false;  // initialize() or load() was called
   int64_t step = 0;
+  uint64_t batch_hash = 0;     // of the sequences that all ranks read in this step
+  std::vector<double> losses;  // by micro-batch, or by part of the held-out batch
   PrecisionPlan plan;
   std::vector<SitePrecision> sites;         // as the plan says
   RunFormats formats;                       // the plan's, which the optimizer's state has
   std::vector<SitePrecision> faulty_sites;  // room for in_truth()
   std::set<const Fault*> flipped;           // bit flips that have struck: each does so once
-  std::vector<int32_t> sequence;            // T + 1 tokens
-  std::vector<int32_t> tokens, targets;
-  std::vector<int32_t> heldout_tokens, heldout_targets;
 };
 
+// ---- engine_gradients.cc ----
+// Loss, gradients and observed amaxes of step `at`, of all ranks; changes nothing else, and may be
+// called again. `digest` may be nullptr.
+void compute_gradients(EngineImpl& self, int64_t at, const std::vector<SitePrecision>& precisions,
+                       StatisticsCollector* collector, GradientDigest* digest);
+// The same, twice or three times (Engine::train_step); says in `result` what differed.
+void compute_gradients_twice(EngineImpl& self, int64_t at,
+                             const std::vector<SitePrecision>& precisions,
+                             StatisticsCollector* collector, StepResult& result);
+// Sums up the casts of the last compute_gradients(). All ranks call it.
+std::optional<CastSummary> summarize_casts(EngineImpl& self);
+
+// ---- engine_evaluation.cc: Engine::inspect() and evaluate() ----
+double inspect_step(EngineImpl& self, int64_t at, StatisticsCollector& collector);
+double evaluate_heldout(EngineImpl& self, const std::vector<SitePrecision>& planned);
+// ---- engine_scores.cc ----
+std::vector<SiteScoreRow> score_sites(EngineImpl& self, const PrecisionPlan& plan, int64_t at);
+
+// ---- engine_faults.cc: what faults do to gradients, weights and moments ----
+void flip_gradient(EngineImpl& self, int64_t at);
+void strike_weights(EngineImpl& self);
+void spoil_second_moments(EngineImpl& self, int64_t at);
+void spoil_gradients(EngineImpl& self, int64_t at);
+// What optimizer.safetensors has of step `at` under these faults besides OptimizerState's; with
+// data where the model has them.
+std::vector<TensorView> stale_weights(const EngineImpl& self, const FaultView& of, int64_t at);
+void load_stale_weights(EngineImpl& self, const SafetensorsFile& file, int64_t at);
 // Throws ConfigError for faults that cannot strike where weights are shared out.
 void check_faults_of_shards(const EngineConfig& config);
+
+// ---- engine_state.cc: checkpoints ----
+// Takes the memory that rank 0 of several needs for one.
+void allocate_checkpoint_room(EngineImpl& self);
+// Where the tensors lie: without content but on rank 0.
+CheckpointContent content_in_place(EngineImpl& self);
+// Replaces views into a device's memory by copies of what is there now.
+void bring_to_host(EngineImpl& self, CheckpointContent& content);
+// Reads and checks everything; what is returned then changes the state and does not fail.
+std::function<void()> read_checkpoint(EngineImpl& self, const std::filesystem::path& checkpoint,
+                                      bool with_plan);
+
+// ---- engine_snapshot.cc ----
+std::unique_ptr<EngineSnapshot> make_snapshot_room(const EngineImpl& self);
+void take_snapshot(EngineImpl& self);
+void restore_snapshot(EngineImpl& self);
 
 // The checks of EngineConfig that need neither data nor memory. Throws ConfigError.
 void check_engine_config(const EngineConfig& config);

@@ -96,11 +96,9 @@ class WeightSwap {
   std::vector<bf16> own_;
 };
 
-}  // namespace
-
 // One analysis: the passes in their order, and what they leave.
-struct Engine::Impl::Analysis {
-  Analysis(Impl& engine, std::vector<SitePrecision> in_fp8, int64_t at)
+struct SiteAnalysis {
+  SiteAnalysis(EngineImpl& engine, std::vector<SitePrecision> in_fp8, int64_t at)
       : self(engine),
         step(at),
         fp8(std::move(in_fp8)),
@@ -151,7 +149,7 @@ struct Engine::Impl::Analysis {
   std::vector<bf16> displaced_weights(double& length) const;
   double wgrad(int site) const;
 
-  Impl& self;
+  EngineImpl& self;
   int64_t step;
   std::vector<SitePrecision> fp8, bf16_sites;
   SiteScorer scorer;
@@ -163,9 +161,9 @@ struct Engine::Impl::Analysis {
   double norm = 0;                       // of the step's gradient in BF16
 };
 
-void Engine::Impl::Analysis::look_at_heldout() {
-  const std::span<const int32_t> tokens = self.heldout_tokens;
-  const std::span<const int32_t> targets = self.heldout_targets;
+void SiteAnalysis::look_at_heldout() {
+  const std::span<const int32_t> tokens = self.batches.heldout_tokens();
+  const std::span<const int32_t> targets = self.batches.heldout_targets();
   const size_t most = static_cast<size_t>(self.config.batch.sequences) *
                       static_cast<size_t>(self.config.batch.tokens);
   scorer.look_at_outputs(std::ssize(tokens));
@@ -179,12 +177,12 @@ void Engine::Impl::Analysis::look_at_heldout() {
   heldout_gradient.assign(gradient.begin(), gradient.end());
 }
 
-double Engine::Impl::Analysis::loss_on_part(const std::vector<SitePrecision>& sites) {
+double SiteAnalysis::loss_on_part(const std::vector<SitePrecision>& sites) {
   const int64_t length = self.config.batch.tokens;
-  const int64_t sequences = std::ssize(self.heldout_tokens) / length;
+  const int64_t sequences = std::ssize(self.batches.heldout_tokens()) / length;
   const auto part = static_cast<size_t>(length * ((sequences + kPoisonedPart - 1) / kPoisonedPart));
-  const std::span<const int32_t> tokens = std::span(self.heldout_tokens).first(part);
-  const std::span<const int32_t> targets = std::span(self.heldout_targets).first(part);
+  const std::span<const int32_t> tokens = self.batches.heldout_tokens().first(part);
+  const std::span<const int32_t> targets = self.batches.heldout_targets().first(part);
   const auto most = static_cast<size_t>(self.config.batch.sequences * length);
   const PassPlan how{
       .sites = &sites, .step = step, .record = false, .fakequant = self.mode.fakequant};
@@ -196,7 +194,7 @@ double Engine::Impl::Analysis::loss_on_part(const std::vector<SitePrecision>& si
   return sum / static_cast<double>(part);
 }
 
-void Engine::Impl::Analysis::poison() {
+void SiteAnalysis::poison() {
   std::vector<int> doubtful;
   for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
     if (!fp8[static_cast<size_t>(site)].uses_fp8(Gemm::kFprop)) continue;
@@ -222,7 +220,7 @@ void Engine::Impl::Analysis::poison() {
 }
 
 // A site that was passed over because others were more suspicious counts as no more than these.
-double Engine::Impl::Analysis::phi(int site) const {
+double SiteAnalysis::phi(int site) const {
   if (const auto measured = poisoned.find(site); measured != poisoned.end())
     return measured->second;
   const double value = scorer.found(site).phi();
@@ -230,15 +228,15 @@ double Engine::Impl::Analysis::phi(int site) const {
                                                             : value;
 }
 
-double Engine::Impl::Analysis::pass_over_step(int64_t micro, const PassPlan& how) {
+double SiteAnalysis::pass_over_step(int64_t micro, const PassPlan& how) {
   const double tokens = static_cast<double>(self.config.batch.tokens_per_step());
-  return self.model->forward_backward(how, self.tokens, self.targets,
+  return self.model->forward_backward(how, self.batches.tokens(), self.batches.targets(),
                                       static_cast<float>(1.0 / tokens), micro > 0);
 }
 
 template <class Rule>
-void Engine::Impl::Analysis::fill_direction(const Rule& rule, std::span<const float> step_gradient,
-                                            std::span<float> direction) const {
+void SiteAnalysis::fill_direction(const Rule& rule, std::span<const float> step_gradient,
+                                  std::span<float> direction) const {
   const double clipped = clip(norm);
   for (const Parameter& parameter : self.model->layout().all()) {
     const auto begin = parameter.offset, end = parameter.offset + parameter.size;
@@ -255,7 +253,7 @@ void Engine::Impl::Analysis::fill_direction(const Rule& rule, std::span<const fl
 }
 
 // `length` is what V was multiplied by.
-std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) const {
+std::vector<bf16> SiteAnalysis::displaced_weights(double& length) const {
   const HostView<float> masters(self.memory(), self.optimizer->masters());
   const HostView<float> step_gradient(self.memory(), gradients());
   const ParameterLayout& layout = self.model->layout();
@@ -281,7 +279,7 @@ std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) cons
   return displaced;
 }
 
-void Engine::Impl::Analysis::look_at_step() {
+void SiteAnalysis::look_at_step() {
   const int64_t micro_batches = self.config.batch.accumulation;
   for (int64_t micro = 0; micro < micro_batches; ++micro) {
     self.read_batch(step, micro);
@@ -300,7 +298,7 @@ void Engine::Impl::Analysis::look_at_step() {
     if (weights) {
       scorer.look_at_displaced_inputs(length);
       weights->put(displaced);
-      self.model->forward(pass(true), self.tokens, self.targets);
+      self.model->forward(pass(true), self.batches.tokens(), self.batches.targets());
       weights->restore();
     }
     scorer.look_at_gradients(micro > 0);
@@ -309,7 +307,7 @@ void Engine::Impl::Analysis::look_at_step() {
 }
 
 // The first term of ψ. Clipping is by the norm that the gradient has with this site's in FP8.
-double Engine::Impl::Analysis::wgrad(int site) const {
+double SiteAnalysis::wgrad(int site) const {
   const HostView<float> found(self.memory(), scorer.weight_gradient_error(site));
   const std::span<const float> errors = found.get();
   if (errors.empty()) return 0;
@@ -340,22 +338,21 @@ double Engine::Impl::Analysis::wgrad(int site) const {
   return sum;
 }
 
-std::vector<SiteScoreRow> Engine::scores(const PrecisionPlan& plan, int64_t at) {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.ready);
-  GNOMON_ASSERT(at > self.step);
+}  // namespace
+
+std::vector<SiteScoreRow> score_sites(EngineImpl& self, const PrecisionPlan& plan, int64_t at) {
   plan.check_sites(self.model->sites(), self.config.model.layers);
-  if (self.ranks->many()) {
+  if (self.group.many()) {
     throw Error(
         fmt::format("an analysis of a checkpoint by site (arm scores) runs on one rank, "
                     "not on {}",
-                    self.collectives.size()));
+                    self.group.size()));
   }
   const std::vector<SitePrecision> planned = self.resolve(plan).sites;
   std::vector<SitePrecision> fp8 = self.in_truth(planned, at);
   std::vector<SiteScoreRow> rows;
   if (std::ranges::none_of(fp8, [](const SitePrecision& it) { return it.any_fp8(); })) return rows;
-  Impl::Analysis analysis(self, std::move(fp8), at);
+  SiteAnalysis analysis(self, std::move(fp8), at);
   analysis.look_at_heldout();
   analysis.poison();
   const bool backward = analysis.any(Gemm::kDgrad) || analysis.any(Gemm::kWgrad);

@@ -26,23 +26,14 @@ EngineSnapshot::EngineSnapshot(int64_t state_bytes, int64_t weight_bytes, int si
   }
 }
 
-void Engine::allocate_snapshot_memory() {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.kept_state == nullptr);
-  self.send_call(EngineCall::kSnapshotMemory);
-  do_together(self.collectives, [&] {
-    self.kept_state = std::make_unique<EngineSnapshot>(
-        std::ssize(self.optimizer->state().content()), std::ssize(self.working().kept()),
-        static_cast<int>(self.model->sites().size()));
-  });
-  self.arenas.push_back({self.kept_state->arena.name(), self.kept_state->arena.bytes()});
+std::unique_ptr<EngineSnapshot> make_snapshot_room(const EngineImpl& self) {
+  return std::make_unique<EngineSnapshot>(std::ssize(self.optimizer->state().content()),
+                                          std::ssize(self.working().kept()),
+                                          static_cast<int>(self.model->sites().size()));
 }
 
 // Working weights are kept too: what travelled between ranks in FP8 is not what masters round to.
-void Engine::snapshot() try {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.ready && self.kept_state != nullptr);
-  self.send_call(EngineCall::kSnapshot);
+void take_snapshot(EngineImpl& self) {
   EngineSnapshot& kept = *self.kept_state;
   keep(self.memory(), self.optimizer->state().content(), kept.masters_and_moments);
   keep(self.memory(), self.working().kept(), kept.weights);
@@ -56,14 +47,9 @@ void Engine::snapshot() try {
   kept.formats = self.formats;
   kept.flipped = self.flipped;
   self.has_kept = true;
-} catch (const std::exception& error) {
-  impl_->fail_alone(error);
 }
 
-void Engine::restore() try {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.has_kept);
-  self.send_call(EngineCall::kRestore);
+void restore_snapshot(EngineImpl& self) {
   self.memory().settle();
   const EngineSnapshot& kept = *self.kept_state;
   bring_back(self.memory(), kept.masters_and_moments, self.optimizer->state().content());
@@ -80,8 +66,6 @@ void Engine::restore() try {
   self.optimizer->state().set_formats(self.formats.moments);
   self.sites = kept.sites;
   self.flipped = kept.flipped;
-} catch (const std::exception& error) {
-  impl_->fail_alone(error);
 }
 
 }  // namespace gnomon

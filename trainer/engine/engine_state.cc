@@ -162,10 +162,6 @@ json::value read_state(const std::filesystem::path& checkpoint, const std::strin
   return root;
 }
 
-}  // namespace
-
-namespace {
-
 // How many of the steps were updates.
 int64_t updates_of(const JsonFields& state, int64_t step) {
   constexpr const char* kKey = "updates";
@@ -184,35 +180,62 @@ uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
   return PlacedHash::of(PlacedHash::terms(weights.data(), weights.size()), weights.size());
 }
 
-}  // namespace
-
-std::string Engine::Impl::state_json(uint64_t hash) const {
+std::string state_json(const EngineImpl& self, uint64_t hash) {
   json::object state{{"format", kStateFormat},
                      {"format_version", kStateVersion},
-                     {"step", step},
-                     {"updates", optimizer->state().updates()},
-                     {"plan_version", plan.version},
-                     {"plan", plan.to_toml()},
+                     {"step", self.step},
+                     {"updates", self.optimizer->state().updates()},
+                     {"plan_version", self.plan.version},
+                     {"plan", self.plan.to_toml()},
                      {"weights_hash", hex64(hash)},
                      {"weights_hash_kind", kHashKind},
-                     {"data_hash", data.info.content_hash},
-                     {"scaling", gnomon::to_json(scaling, model->sites())}};
+                     {"data_hash", self.batches.content_hash()},
+                     {"scaling", gnomon::to_json(self.scaling, self.model->sites())}};
   std::string text = json::serialize(state);
   text.pop_back();
-  return text + ",\"engine\":" + config.to_json() + "}\n";
+  return text + ",\"engine\":" + self.config.to_json() + "}\n";
 }
 
-// Where the tensors lie in a device's memory: copies of them as they are now.
-void Engine::Impl::bring_to_host(CheckpointContent& content) {
-  mirror.reset();
-  if (memory().on_host()) return;
+// All working weights, of rank 0; elsewhere none where they are shared out.
+WeightSpan weights_for_checkpoint(EngineImpl& self) {
+  if (!self.working().sharded()) return self.working().all();
+  std::span<std::byte> room;
+  if (self.room.weights != nullptr) room = self.room.weights->content();
+  room = room.first(std::min(room.size(), static_cast<size_t>(self.weight_bytes())));
+  self.working().gather(self.collectives, room);
+  const auto elements = [&](auto* first) { return std::span(first, room.size() / sizeof(*first)); };
+  if (self.config.compute == Compute::kFp32) return elements(reinterpret_cast<float*>(room.data()));
+  return elements(reinterpret_cast<bf16*>(room.data()));
+}
+
+}  // namespace
+
+void allocate_checkpoint_room(EngineImpl& self) {
+  if (!self.group.many() || self.group.rank() != 0) return;
+  const auto count = [&](const Arena& arena) {
+    self.arenas.push_back({arena.name(), arena.bytes()});
+  };
+  self.room.optimizer = std::make_unique<OptimizerState>(
+      "gathered optimizer", self.config.optimizer.name, self.config.memory.moments,
+      Shard{0, self.model->layout().elements()}, host_memory());
+  count(self.room.optimizer->arena());
+  if (!self.working().sharded()) return;
+  self.room.weights = std::make_unique<Arena>("gathered weights");
+  self.room.weights->allocate<std::byte>(self.weight_bytes());
+  self.room.weights->commit();
+  count(*self.room.weights);
+}
+
+void bring_to_host(EngineImpl& self, CheckpointContent& content) {
+  self.room.mirror.reset();
+  if (self.memory().on_host()) return;
   int64_t bytes = 0;
   for (const auto* views : {&content.model, &content.optimizer}) {
     for (const TensorView& view : *views) bytes += view.bytes();
   }
-  mirror = std::make_unique<HostRoom>(memory(), bytes, "the copy of a checkpoint");
+  self.room.mirror = std::make_unique<HostRoom>(self.memory(), bytes, "the copy of a checkpoint");
   std::vector<Memory::Piece> pieces;
-  std::byte* next = mirror->data();
+  std::byte* next = self.room.mirror->data();
   for (auto* views : {&content.model, &content.optimizer}) {
     for (TensorView& view : *views) {
       const auto size = static_cast<size_t>(view.bytes());
@@ -220,61 +243,33 @@ void Engine::Impl::bring_to_host(CheckpointContent& content) {
       view.data = std::exchange(next, next + size);
     }
   }
-  memory().start_copy_out(pieces)->wait();
+  self.memory().start_copy_out(pieces)->wait();
 }
 
-CheckpointContent Engine::checkpoint() const {
-  CheckpointContent content = checkpoint_in_place();
-  impl_->bring_to_host(content);
-  return content;
-}
-
-Memory& Engine::memory() const { return impl_->memory(); }
-
-CheckpointContent Engine::checkpoint_in_place() const try {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.ready);
+CheckpointContent content_in_place(EngineImpl& self) {
   const ParameterLayout& layout = self.model->layout();
-  self.send_call(EngineCall::kCheckpoint);
   CheckpointContent content;
   const uint64_t hash = self.weights_hash();
-  const WeightSpan weights = self.weights_for_checkpoint();
-  if (self.ranks->many()) {
-    GNOMON_ASSERT(self.collectives.rank() != 0 || self.gathered != nullptr);
-    self.optimizer->state().gather(self.collectives, self.parts, self.gathered.get());
-    if (self.collectives.rank() != 0) return content;
+  const WeightSpan weights = weights_for_checkpoint(self);
+  if (self.group.many()) {
+    GNOMON_ASSERT(self.group.rank() != 0 || self.room.optimizer != nullptr);
+    self.optimizer->state().gather(self.collectives, self.parts, self.room.optimizer.get());
+    if (self.group.rank() != 0) return content;
   }
   content.config_json =
       self.config.model.to_hf_json(self.config.compute == Compute::kFp32 ? "float32" : "bfloat16");
   std::visit([&](auto all) { add_views(layout, "", all, content.model); }, weights);
   content.optimizer =
-      (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
-  std::ranges::move(self.stale_weights(self.faults, self.step),
+      (self.room.optimizer != nullptr ? *self.room.optimizer : self.optimizer->state())
+          .views(layout);
+  std::ranges::move(stale_weights(self, self.faults, self.step),
                     std::back_inserter(content.optimizer));
-  content.trainer_state_json = self.state_json(hash);
+  content.trainer_state_json = state_json(self, hash);
   return content;
-} catch (const std::exception& error) {
-  impl_->fail_alone(error);
 }
 
-void Engine::load(const std::filesystem::path& checkpoint, bool with_plan) {
-  Impl& self = *impl_;
-  self.send_call(EngineCall::kLoad, checkpoint.string(), with_plan);
-  // Every rank reads; the state changes only when all could.
-  std::function<void()> apply;
-  do_together(self.collectives,
-              [&] { apply = Impl::read_checkpoint(self, checkpoint, with_plan); });
-  try {
-    apply();
-  } catch (const std::exception& error) {
-    self.fail_alone(error);
-  }
-}
-
-// Reads and checks everything; what is returned then changes the state and does not fail.
-std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
-                                                    const std::filesystem::path& checkpoint,
-                                                    bool with_plan) {
+std::function<void()> read_checkpoint(EngineImpl& self, const std::filesystem::path& checkpoint,
+                                      bool with_plan) {
   verify_checkpoint(checkpoint);
   std::string state_file = checkpoint / "trainer_state.json";
   std::string model_file = checkpoint / "model.safetensors";
@@ -295,10 +290,10 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
         state_file, 0, "optimizer.name", std::string(optimizer_row(config.optimizer.name).name),
         fmt::format("the engine's own: {}", optimizer_row(self.config.optimizer.name).name));
   }
-  if (state.text("data_hash") != self.data.info.content_hash) {
+  if (state.text("data_hash") != self.batches.content_hash()) {
     throw ConfigError(
         state_file, 0, "data_hash", state.text("data_hash"),
-        fmt::format("{}, the hash of {}", self.data.info.content_hash, self.config.data));
+        fmt::format("{}, the hash of {}", self.batches.content_hash(), self.config.data));
   }
   PrecisionPlan plan = PrecisionPlan::parse(state.text("plan"), state_file);
   ResolvedPlan resolved = self.check_plan(plan, state_file);
@@ -325,7 +320,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
   std::vector<TensorView> wanted_state =
       OptimizerState::names(self.config.optimizer.name, layout, resolved.formats.moments);
-  for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
+  for (TensorView& stale : stale_weights(self, faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   load_tensors(model, weights);
   const std::string hash = hex64(hash_of(state, staging->room()));
@@ -343,7 +338,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
     self.optimizer->state().set_formats(moments);
     self.optimizer->state().load(*optimizer, self.model->layout());
     self.optimizer->state().set_updates(updates);
-    self.load_stale_weights(*optimizer, step);
+    load_stale_weights(self, *optimizer, step);
     self.scaling = std::move(histories);
     if (with_plan) {
       self.plan = std::move(wanted);
