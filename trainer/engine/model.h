@@ -12,35 +12,10 @@
 
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
-#include "trainer/engine/head_steps.h"
 #include "trainer/engine/linear.h"
-#include "trainer/engine/memory_choice.h"
-#include "trainer/engine/model_config.h"
-#include "trainer/engine/parameters.h"
-#include "trainer/engine/working_weights.h"
+#include "trainer/engine/model_memory.h"
 
 namespace gnomon {
-
-// Stashed values of one layer but for what enters it; n tokens, names as in the model's equations.
-template <class E>
-struct LayerActivations {
-  std::span<float> attention_rstd;  // [n]
-  GemmOperand<E> attention_input;   // normalised, input of q, k, v
-  std::span<E> qkv;                 // [n, attention_width + 2·kv_width], after the head steps
-  std::span<E> attention_output;
-  GemmOperand<E> o_input;  // attention_output as operand
-  std::span<std::byte> attention_saved;
-  std::span<E> mlp_residual;
-  std::span<float> mlp_rstd;
-  GemmOperand<E> mlp_input;  // normalised, input of gate and up
-  std::span<E> gate_up;      // [n, 2·ffn]
-  std::span<E> attention_normed, mlp_normed;
-};
-template <class E>
-struct LayerHidden {
-  std::span<E> hidden;        // [n, ffn]
-  GemmOperand<E> down_input;  // hidden as operand
-};
 
 // What training needs of a model, whatever its elements are.
 class DecoderModel {
@@ -126,23 +101,22 @@ class BasicModel final : public DecoderModel {
   // short.
   BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
              ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice = {},
-             WeightRanks ranks = {})
-      : BasicModel(config, sequences, tokens, backend, scaling, faults, choice, ranks, true) {}
+             WeightRanks ranks = {});
   // The arenas that it would have, of which nothing is taken.
   static std::vector<ArenaSize> measure(const ModelConfig& config, int64_t sequences,
                                         int64_t tokens, BackendOf<E>& backend,
                                         const MemoryChoice& choice, WeightRanks ranks = {});
 
   std::span<E> weights() { return std::get<std::span<E>>(working_weights()); }
-  std::span<E> weight(int index) { return weights_->weight(index); }
+  std::span<E> weight(int index) { return room_.weights->weight(index); }
   std::span<float> gradient(int index) {
     const Parameter& parameter = layout_[index];
-    return gradients_.subspan(static_cast<size_t>(parameter.offset),
-                              static_cast<size_t>(parameter.size));
+    return room_.gradients.subspan(static_cast<size_t>(parameter.offset),
+                                   static_cast<size_t>(parameter.size));
   }
 
-  WorkingWeights& working() override { return *weights_; }
-  std::span<float> gradients() override { return gradients_; }
+  WorkingWeights& working() override { return *room_.weights; }
+  std::span<float> gradients() override { return room_.gradients; }
   double forward(const PassPlan& pass, std::span<const int32_t> tokens,
                  std::span<const int32_t> targets) override;
   double forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
@@ -151,13 +125,13 @@ class BasicModel final : public DecoderModel {
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
   void prepare_forward(const PassPlan& pass, int64_t tokens) override;
   void expect_evaluations(int64_t last_tokens) override;
-  void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
+  void accompany(bool trains) override { room_.weights->accompany_pass(layers_run_, trains); }
   void report_observed() override { linears_.report_observed(); }
   std::span<CastCounts> casts() override { return linears_.casts(); }
   void begin_counting() override { linears_.begin_counting(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
-    linears_.faulty_operands().begin_step(step, weights_->all_operands());
+    linears_.faulty_operands().begin_step(step, room_.weights->all_operands());
   }
   std::span<std::byte> stale_weight(int site, int64_t step) override {
     return std::as_writable_bytes(linears_.faulty_operands().stale_weight(site, step));
@@ -169,23 +143,11 @@ class BasicModel final : public DecoderModel {
   void forget_stale_weights() override { linears_.faulty_operands().forget_stale_weights(); }
   void keep_stale_weights() override { linears_.faulty_operands().keep_stale_weights(); }
   void restore_stale_weights() override { linears_.faulty_operands().restore_stale_weights(); }
-  std::vector<const Arena*> arenas() const override {
-    return {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_};
-  }
+  std::vector<const Arena*> arenas() const override { return room_.arenas(); }
 
  private:
-  BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
-             ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice,
-             WeightRanks ranks, bool commits);
-
-  void allocate_memory();
   std::vector<ExpectedProduct> products_of_run(int64_t last_tokens) const;
-  void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
-  void allocate_activations();
-  void allocate_layer(LayerActivations<E>& layer);
-  void allocate_workspace();
-
-  AttentionShape attention_shape() const;
+  AttentionShape attention_shape() const { return gnomon::attention_shape(config_, n_, tokens_); }
   int64_t qkv_width() const { return attention_width_ + 2 * kv_width_; }
   std::span<const E> rows(std::span<E> x, int64_t row_width) const {
     return x.first(static_cast<size_t>(n_ * row_width));
@@ -241,7 +203,7 @@ class BasicModel final : public DecoderModel {
   void backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n, std::span<E> dx,
                       bool accumulate);
   std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
-    return weights_->operands(group.first, group.count);
+    return room_.weights->operands(group.first, group.count);
   }
   // A vector of a layer, by its place in the table, as a parameter.
   int vector(int layer, int place) const {
@@ -251,12 +213,12 @@ class BasicModel final : public DecoderModel {
   size_t kept_by(int layer) const {
     return choice_.recompute == Recompute::kBlock ? 0 : static_cast<size_t>(layer);
   }
-  LayerActivations<E>& activations(int layer) { return layers_[kept_by(layer)]; }
+  LayerActivations<E>& activations(int layer) { return room_.layers[kept_by(layer)]; }
   HeadPass<E> head_pass(int layer, const std::array<StridedRows<E>, 3>& rows) {
     return {.backend = backend_,
-            .weights = *weights_,
+            .weights = *room_.weights,
             .layout = layout_,
-            .gradients = gradients_,
+            .gradients = room_.gradients,
             .layer = layer,
             .memory = kept_by(layer),
             .n = n_,
@@ -264,9 +226,9 @@ class BasicModel final : public DecoderModel {
             .rows = rows};
   }
   LayerHidden<E>& hidden(int layer) {
-    return hidden_[choice_.recompute == Recompute::kNone ? static_cast<size_t>(layer) : 0];
+    return room_.hidden[choice_.recompute == Recompute::kNone ? static_cast<size_t>(layer) : 0];
   }
-  std::span<E> block_input(int layer) { return block_inputs_[static_cast<size_t>(layer)]; }
+  std::span<E> block_input(int layer) { return room_.block_inputs[static_cast<size_t>(layer)]; }
 
   BackendOf<E>& backend_;
   LinearLayers<E> linears_;
@@ -275,7 +237,6 @@ class BasicModel final : public DecoderModel {
   int64_t sequences_;  // most
   int64_t tokens_;     // per sequence
   int64_t n_ = 0;      // tokens of the pass
-  int64_t head_rows_;  // most tokens whose logits exist at a time
   int layers_run_;     // all but while preparing
   int64_t width_;
   int64_t attention_width_;
@@ -283,34 +244,7 @@ class BasicModel final : public DecoderModel {
   int64_t ffn_;
   int attention_norm_, mlp_norm_;  // places in the table of a layer's vectors
 
-  Arena weights_arena_{"weights", memory_};
-  Arena gradients_arena_{"gradients", memory_};
-  Arena activations_arena_{"activations", memory_};
-  Arena workspace_arena_{"workspace", memory_};
-
-  WeightRanks ranks_;
-  std::unique_ptr<WorkingWeightsOf<E>> weights_;
-  std::span<float> gradients_;
-  std::vector<std::span<E>> block_inputs_;  // by layer: what its first norm normalised [n,width]
-  std::vector<LayerActivations<E>> layers_;
-  std::vector<LayerHidden<E>> hidden_;
-  HeadSteps<E> head_steps_;
-  std::span<E> final_residual_, final_normed_, logits_;
-  std::span<float> final_rstd_, losses_;
-  GemmOperand<E> final_input_;
-
-  std::array<GemmOperand<E>, SiteGroup::kMax>
-      dy_;  // the output gradients at hand, one room for all
-  std::span<int32_t> tokens_of_pass_, targets_of_pass_;  // [n]
-  std::span<E> embedded_;                                // [n,width]
-  std::span<E> update_;                // [n,width] what a block adds to the residual
-  std::span<E> d_residual_, d_input_;  // [n,width]
-  std::span<float> d_shared_;          // [n,width] sum over the sites that share an input
-  std::span<E> d_attention_;           // [n,attention_width]
-  std::span<E> d_qkv_;                 // [n,attention_width + 2·kv_width]
-  std::span<E> d_hidden_;              // [n,ffn]
-  std::span<E> d_gate_up_;             // [n,2·ffn]
-  std::span<std::byte> attention_scratch_;
+  ModelMemory<E> room_;
 };
 
 using Model = BasicModel<bf16>;
