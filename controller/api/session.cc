@@ -5,6 +5,7 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
@@ -426,7 +427,7 @@ bool Session::serve_one() {
 // before the client has read the answer.
 void Session::linger() {
   boost::system::error_code error;
-  end_writing();
+  stream_.end_writing(*yield_);
   stream_.expires_after(std::chrono::seconds(2));
   std::array<char, 16384> waste;
   size_t total = 0;
@@ -442,6 +443,26 @@ void Session::refuse_connection() {
   linger();
 }
 
+bool Session::shake_hands() {
+  if (!stream_.is_secure()) return true;
+  stream_.expires_after(options_.read_timeout);
+  boost::system::error_code error;
+  stream_.async_handshake((*yield_)[error]);
+  if (!error) return true;
+  stream_.drop_tls();
+  if (services_.stopping) return false;
+  services_.metrics.update([](DaemonNumbers& n) { n.tls_handshake_failures += 1; });
+  spdlog::debug("a TLS handshake failed: {}", error.message());
+  if (WireStream::is_plain_http(error)) {
+    // No problem document: a trainer would take that for a refusal of what it reports.
+    answer_plainly(
+        {400, "text/plain", "This port speaks TLS: use https:// instead of http://.\n", {}, false});
+  }
+  // So that the client reads what was wrong, which a reset could take from it.
+  if (error.category() == asio::error::get_ssl_category()) linger();
+  return false;
+}
+
 void Session::run(asio::yield_context yield, bool refuse) {
   yield_ = &yield;
   try {
@@ -452,7 +473,7 @@ void Session::run(asio::yield_context yield, bool refuse) {
     } else {
       while (serve_one()) {
       }
-      end_writing();
+      stream_.end_writing(*yield_);
     }
   } catch (const boost::system::system_error& error) {
     spdlog::debug("a connection broke: {}", error.what());

@@ -77,10 +77,7 @@ class Session final : public Exchange,
   void linger();
   void answer_plainly(Response response);
   std::string peer_address();
-
-  // session_tls.cc
   bool shake_hands();
-  void end_writing();
 
   // session_waits.cc
   void on_reader(const std::function<void()>& work);

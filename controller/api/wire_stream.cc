@@ -1,8 +1,10 @@
 #include "controller/api/wire_stream.h"
 
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 
 #include <algorithm>
+#include <boost/asio/ssl/error.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/stream_traits.hpp>
 #include <new>
@@ -11,6 +13,9 @@
 namespace gnomon {
 
 namespace asio = boost::asio;
+
+// The other end may take nothing more; nobody waits for it longer.
+static constexpr auto kFarewell = std::chrono::seconds(2);
 
 struct WireStream::Tls {
   Tls(boost::beast::tcp_stream& below, SSL* ssl) : stream(below, ssl) {}
@@ -28,6 +33,21 @@ WireStream::WireStream(asio::ip::tcp::socket socket, const TlsContext& tls)
 WireStream::~WireStream() = default;
 
 void WireStream::drop_tls() { tls_.reset(); }
+
+void WireStream::end_writing(asio::yield_context yield) {
+  error_code ignored;
+  if (is_secure()) {
+    expires_after(kFarewell);
+    async_close_notify(yield[ignored]);
+    drop_tls();
+  }
+  socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+}
+
+bool WireStream::is_plain_http(const error_code& error) {
+  return error.category() == asio::error::get_ssl_category() &&
+         ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_HTTP_REQUEST;
+}
 
 void WireStream::start_read(asio::mutable_buffer buffer, Done<size_t> done) {
   if (tls_) {

@@ -8,6 +8,7 @@
 #include <boost/asio/async_result.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/dispatch.hpp>
+#include <boost/asio/spawn.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <chrono>
 #include <memory>
@@ -53,6 +54,10 @@ class WireStream {
         [this](auto handler) { start_close_notify(Done<>(std::move(handler), get_executor())); },
         token);
   }
+  // Says that nothing more comes, in TLS as well; takes two seconds at most.
+  void end_writing(boost::asio::yield_context yield);
+  // Of a handshake: the other end spoke HTTP without TLS.
+  static bool is_plain_http(const error_code& error);
   // From now on bytes go as they are. Nothing may be under way.
   void drop_tls();
 
