@@ -137,8 +137,9 @@ class BackendOf : public BackendBase {
                             const Quantizer& b, bool fp32_result) = 0;
   // Makes the copy of operand.data[rows, columns], and its scale where the whole tensor has one.
   // `wanted` is made of Orientation; more of them may be made. The amax is known where the scale
-  // follows from it. Tiles have one row, or up to 256 columns, a power of two. A backend that
-  // counts adds to `counts`, where it is given, what the cast did; others leave it untouched.
+  // follows from it. Tiles have one row, or up to 256 columns, a power of two. Adds to `counts`, in
+  // the backend's memory, where it is given, what the cast did. Another orientation of a copy that
+  // is there is not counted again.
   virtual void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns,
                         const Rounding& rounding, unsigned wanted,
                         CastCounts* counts = nullptr) = 0;

@@ -35,8 +35,9 @@ struct Rounding {
 float tensor_scale(const Rounding& rounding, float amax);
 
 // What casts to a narrow format did to their tensors. NaN counts as neither saturated nor flushed.
+// A device counts only values of the first 16 of every 128 rows.
 struct CastCounts {
-  int64_t values = 0;     // 0: nothing was cast, or the backend does not count
+  int64_t values = 0;     // that were looked at; 0: nothing was cast, or the backend does not count
   int64_t saturated = 0;  // cut to the format's largest, beyond what rounds to it; ±Inf among them
   int64_t flushed = 0;    // nonzero and became zero
   // The largest peak_over_largest() of their tiles; 0: no amax was finite and known.
@@ -76,8 +77,6 @@ struct GemmOperand {
   Rounding rounding = {};          // of the copy at hand
   unsigned orientations = 0;       // that it is there in
   Buffer<float> tile_scales = {};  // where it keeps them, taken when they are first needed
-  CastCounts counts = {};          // what making the copy did
-  int64_t counted_in = -1;         // the last sum that has the counts
 
   // The tensor has new content.
   void renew(std::span<const E> content) {
@@ -90,9 +89,9 @@ struct GemmOperand {
 template <class E>
 struct CopyAlong {
   GemmOperand<E>* operand = nullptr;
-  Rounding rounding;    // of the whole tensor, with `given`
-  unsigned wanted = 0;  // made of Orientation
-  CastCounts* counts = nullptr;
+  Rounding rounding;             // of the whole tensor, with `given`
+  unsigned wanted = 0;           // made of Orientation
+  CastCounts* counts = nullptr;  // as BackendOf::quantize() has it
 };
 
 // Room for an operand that is taken after the start.

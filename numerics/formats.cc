@@ -123,6 +123,15 @@ std::span<const Format> all_formats() { return kFormats; }
 
 const FormatInfo& format_info(Format format) { return row_of(format).info; }
 
+RoundingEnds rounding_ends(Format format) {
+  const FormatInfo& info = format_info(format);
+  const int shift = 23 - info.mantissa_bits;
+  const auto largest = std::bit_cast<uint32_t>(static_cast<float>(info.largest));
+  // A tie goes to the even neighbour: beyond the largest it may be one that the format lacks.
+  return {largest + (1u << (shift - 1)) - (largest >> shift & 1u),
+          std::bit_cast<uint32_t>(static_cast<float>(info.smallest_subnormal / 2))};
+}
+
 uint32_t encode(Format format, float value, bool saturate) {
   const FormatInfo& info = format_info(format);
   uint32_t u = std::bit_cast<uint32_t>(value);

@@ -48,6 +48,13 @@ struct FormatInfo {
 };
 const FormatInfo& format_info(Format format);
 
+// Where rounding of FP32 magnitudes ends, as their bits: the last one that rounds to the format's
+// largest, beyond which values are cut, and the last one that becomes zero.
+struct RoundingEnds {
+  uint32_t to_largest = 0, to_zero = 0;
+};
+RoundingEnds rounding_ends(Format format);
+
 // Round to nearest even. Saturating: beyond the largest (and ±Inf) goes to ± the largest. Not
 // saturating: overflow goes to ±Inf where the format has it, else to ±NaN, else (no NaN either) to
 // ± the largest. NaN gives the positive NaN with all bits set; FP32 and BF16 keep its sign and

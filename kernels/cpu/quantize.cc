@@ -26,8 +26,7 @@ struct Rounding {
     shift = 23 - info.mantissa_bits;
     smallest_normal = std::bit_cast<uint32_t>(static_cast<float>(info.smallest_normal));
     largest = std::bit_cast<uint32_t>(static_cast<float>(info.largest));
-    // A tie goes to the even neighbour, which is the largest or one that the format lacks.
-    last_to_largest = largest + (1u << (shift - 1)) - (largest >> shift & 1u);
+    last_to_largest = rounding_ends(format).to_largest;
     // Adding it leaves exactly the multiples of the smallest subnormal, rounded to nearest even.
     magic = static_cast<float>(info.smallest_subnormal * 0x1p23);
     bool is_bf16 = format == Format::kBf16;

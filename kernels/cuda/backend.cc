@@ -123,8 +123,8 @@ class CudaBackend final : public Backend {
     return native(accumulation, a, b) && operands_.multiplies(a, b, fast, fp32_result);
   }
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned wanted, CastCounts* /*counts*/) override {
-    operands_.quantize(operand, rows, columns, rounding, wanted);
+                unsigned wanted, CastCounts* counts) override {
+    operands_.quantize(operand, rows, columns, rounding, wanted, counts);
   }
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
             std::span<const GemmOperand<bf16>* const> b, bf16* c) override {

@@ -12,7 +12,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int64_t kSide = 128;
 constexpr int64_t kSquareMultiple = 4;  // that rows of squares' scales are padded to
 
 FactorScale scale_of(const TileShape& tile) {
@@ -135,14 +134,14 @@ OperandKernels::OperandKernels(Machine& machine)
       equal_scales_(machine.memory()) {}
 
 void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                                    const Rounding& rounding, unsigned wanted) {
+                                    const Rounding& rounding, unsigned wanted, Counting counting) {
   auto* stored = const_cast<uint8_t*>(codes_of(operand, kAsStored));
   auto* transposed = const_cast<uint8_t*>(codes_of(operand, kTransposed));
   const bf16* x = operand.data.data();
   if (rounding.whole_tensor()) {
     cast(rounding.quantizer.format, x, rows, columns, operand.scalars,
          (wanted & kAsStored) != 0 ? stored : nullptr,
-         (wanted & kTransposed) != 0 ? transposed : nullptr, machine_.stream());
+         (wanted & kTransposed) != 0 ? transposed : nullptr, counting, machine_.stream());
     return;
   }
   const FactorScale kind = scale_of(rounding.quantizer.tile);
@@ -155,8 +154,9 @@ void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, in
                                      ? ScaleStrides{padded_squares(columns), 1}
                                  : kind == FactorScale::kBlock ? ScaleStrides{1, rows}
                                                                : ScaleStrides{1, 1};
-    cast_tiles(rounding, x, rows, columns, stored, nullptr, scales, strides, amaxes,
+    cast_tiles(rounding, x, rows, columns, stored, nullptr, scales, strides, amaxes, counting,
                machine_.stream());
+    counting = {};
   }
   if ((wanted & kTransposed) != 0) {
     const ScaleStrides strides = kind == FactorScale::kSquare
@@ -164,19 +164,20 @@ void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, in
                                  : kind == FactorScale::kBlock ? ScaleStrides{columns, 1}
                                                                : ScaleStrides{1, 1};
     cast_tiles(rounding, x, rows, columns, nullptr, transposed, scales + of_stored, strides, amaxes,
-               machine_.stream());
+               counting, machine_.stream());
   }
 }
 
 void OperandKernels::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                              const Rounding& rounding, unsigned wanted) {
+                              const Rounding& rounding, unsigned wanted, CastCounts* counts) {
   GNOMON_ASSERT(rows * columns == std::ssize(operand.data));
   // Another orientation of a copy that is rounded in the same way leaves the first as it is.
   const bool same = operand.rounding == rounding;
   const unsigned there = same ? operand.orientations : 0;
   if (rounding.whole_tensor() && !same) choose_scale(rounding, operand.scalars, machine_.stream());
+  const Counting counting{same ? nullptr : counts, operand.amax_known};
   if (rounding.keeps_scales) {
-    quantize_codes(operand, rows, columns, rounding, wanted & ~there);
+    quantize_codes(operand, rows, columns, rounding, wanted & ~there, counting);
     operand.orientations = there | wanted;
   } else {
     uint32_t* amaxes = nullptr;
@@ -185,7 +186,7 @@ void OperandKernels::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t 
     }
     auto* values = reinterpret_cast<bf16*>(operand.room.begin) + operand.room.before;
     round_copy(rounding, operand.data.data(), rows, columns, operand.scalars, values, amaxes,
-               machine_.stream());
+               counting, machine_.stream());
     operand.orientations = kAsStored | kTransposed;
   }
   operand.rounding = rounding;
@@ -198,7 +199,7 @@ void OperandKernels::swiglu(const CopyAlong<bf16>& copy, const Gated& from, int6
   GNOMON_ASSERT(rounding.whole_tensor() && rounding.given && operand.data.data() == y);
   if (!rounding.keeps_scales) {
     cuda::swiglu(from.gate, from.up, rows, columns, from.stride, y, amax, machine_.stream());
-    return quantize(operand, rows, columns, rounding, copy.wanted);
+    return quantize(operand, rows, columns, rounding, copy.wanted, copy.counts);
   }
   choose_scale(rounding, operand.scalars, machine_.stream());
   const auto codes = [&](Orientation orientation) {
@@ -206,7 +207,8 @@ void OperandKernels::swiglu(const CopyAlong<bf16>& copy, const Gated& from, int6
     return wanted ? const_cast<uint8_t*>(codes_of(operand, orientation)) : nullptr;
   };
   swiglu_cast(rounding.quantizer.format, from, rows, columns, y, amax, operand.scalars,
-              codes(kAsStored), codes(kTransposed), machine_.stream());
+              codes(kAsStored), codes(kTransposed), {copy.counts, operand.amax_known},
+              machine_.stream());
   operand.rounding = rounding;
   operand.orientations = copy.wanted;
 }

@@ -24,8 +24,9 @@ class OperandKernels {
   // `machine` must outlive this.
   explicit OperandKernels(Machine& machine);
 
+  // As BackendOf::quantize.
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
-                unsigned wanted);
+                unsigned wanted, CastCounts* counts);
   // y and, in the same pass where they are codes, its copy.
   void swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows, int64_t columns,
               bf16* y, float* amax);
@@ -41,7 +42,7 @@ class OperandKernels {
 
  private:
   void quantize_codes(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
-                      const Rounding& rounding, unsigned wanted);
+                      const Rounding& rounding, unsigned wanted, Counting counting);
   // The operand as a product reads it that has its terms along rows of what is stored
   // (`terms_last`), or along columns. `outer` are its rows in the product's sense.
   Factor factor(const GemmOperand<bf16>& operand, bool terms_last, int64_t outer, int64_t terms);

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/scales.h"
+#include "kernels/cuda/tally.h"
 #include "kernels/cuda/vectors.h"
 #include "kernels/operand.h"
 #include "numerics/scales.h"
@@ -14,7 +15,6 @@
 namespace gnomon::cuda {
 
 inline constexpr int kCodes = 16;  // codes of 16 bytes
-inline constexpr int kSide = 128;  // of the piece of a matrix that one block takes
 
 inline ScaleArithmetic arithmetic_of(const Rounding& rounding) {
   const Quantizer& quantizer = rounding.quantizer;
@@ -80,27 +80,57 @@ struct Piece {
   }
 };
 
-__device__ inline uint64_t encode_eight(Format format, const EightBits& values, float scale) {
+// Codes of eight neighbours of a row; `scales` gives the scale of each.
+template <class Scales>
+__device__ inline uint64_t encode_eight(Format format, const EightBits& values, Scales scales) {
   uint64_t eight = 0;
   for (int i = 0; i < kVector; i += 2) {
-    const uint64_t two = fp8_codes(format, product(value_of(values[i]), scale),
-                                   product(value_of(values[i + 1]), scale));
+    const uint64_t two = fp8_codes(format, product(value_of(values[i]), scales(i)),
+                                   product(value_of(values[i + 1]), scales(i + 1)));
     eight |= two << (i * 8);
   }
   return eight;
+}
+
+template <class Scales>
+__device__ inline uint64_t tally_eight(const RoundingEnds& ends, const EightBits& values,
+                                       Scales scales) {
+  uint64_t all = 0;
+  for (int i = 0; i < kVector; ++i)
+    all += tally(ends, values[i], product(value_of(values[i]), scales(i)));
+  return all;
 }
 
 // Values that are there, [rows, columns].
 struct Stored {
   const bf16* x;
   int64_t columns;
-  __device__ EightBits load(int64_t row, int64_t column) {
+  __device__ EightBits peek(int64_t row, int64_t column) const {
     return load_bits(x + row * columns + column);
   }
+  __device__ EightBits load(int64_t row, int64_t column) const { return peek(row, column); }
 };
 
+// Counts what the cast of the piece at (row0, column0) does. Before it: the few values are then
+// near, and nothing of this is kept through its loops. Values have peek(), which only looks.
+template <class Values, class ScaleAt>
+__device__ void count_piece(const Tallied& how, const Values& values, int64_t rows, int64_t columns,
+                            int64_t row0, int64_t column0, ScaleAt scale_at, uint64_t* room) {
+  if (how.counts == nullptr) return;
+  constexpr int kVectorsInRow = kSide / kVector;
+  uint64_t all = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kCountedRows * kVectorsInRow;
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
+    if (row0 + row >= rows || column0 + column >= columns) continue;
+    all += tally_eight(how.ends, values.peek(row0 + row, column0 + column),
+                       [&](int k) { return scale_at(row, column + k); });
+  }
+  report_tally(how, all, room);
+}
+
 // Codes of the piece at (row0, column0). Values have load(), which gives each eight of them once;
-// ScaleAt has the scale for a row and a column of the piece.
+// `scale_at` gives the scale for a row and a column of the piece.
 template <class Values, class ScaleAt>
 __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t columns,
                            int64_t row0, int64_t column0, uint8_t* as_stored, uint8_t* transposed,
@@ -111,8 +141,8 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
     const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
     if (row0 + row >= rows || column0 + column >= columns) continue;
     const int64_t at = (row0 + row) * columns + column0 + column;
-    const uint64_t eight =
-        scale_at.encode(format, values.load(row0 + row, column0 + column), row, column);
+    const uint64_t eight = encode_eight(format, values.load(row0 + row, column0 + column),
+                                        [&](int k) { return scale_at(row, column + k); });
     if (as_stored != nullptr) *reinterpret_cast<uint64_t*>(as_stored + at) = eight;
     if (transposed != nullptr) piece.put(row, column, eight);
   }
@@ -133,13 +163,6 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
     }
   }
 }
-
-struct OneScale {
-  float scale;
-  __device__ uint64_t encode(Format format, const EightBits& values, int, int) const {
-    return encode_eight(format, values, scale);
-  }
-};
 
 inline Grid pieces_of(int64_t rows, int64_t columns) {
   return {.blocks_x = blocks_for(columns, kSide),

@@ -41,13 +41,29 @@ __global__ void choose_scale_kernel(ScaleArithmetic how, float* scalars) {
   scalars[kInverseScale] = quotient(1.0f, scale);
 }
 
+// The block's piece of a tensor with one scale.
+template <class Values>
+__device__ void cast_whole(Format format, Values& values, int64_t rows, int64_t columns,
+                           float scale, uint8_t* as_stored, uint8_t* transposed,
+                           const Tallied& counting) {
+  GNOMON_SHARED(uint64_t, room, [kWarp]);
+  const int64_t row0 = int64_t{blockIdx.y} * kSide, column0 = int64_t{blockIdx.x} * kSide;
+  const auto scale_at = [=](int, int) { return scale; };
+  count_piece(counting, values, rows, columns, row0, column0, scale_at, room);
+  const Piece piece{dynamic_shared<uint32_t>()};
+  cast_piece(format, values, rows, columns, row0, column0, as_stored, transposed, piece, scale_at);
+}
+
 __global__ void cast_kernel(Format format, const bf16* __restrict__ x, int64_t rows,
                             int64_t columns, const float* scalars, uint8_t* as_stored,
-                            uint8_t* transposed) {
-  const Piece piece{dynamic_shared<uint32_t>()};
+                            uint8_t* transposed, Tallied counting) {
+  const bool first = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
+  if (first && counting.amax != nullptr) {
+    atomicMax(reinterpret_cast<uint32_t*>(&counting.counts->peak),
+              peak_bits(counting, *counting.amax, scalars[kScale]));
+  }
   Stored values{x, columns};
-  cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
-             int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
+  cast_whole(format, values, rows, columns, scalars[kScale], as_stored, transposed, counting);
 }
 
 // Values that are made here, and stored.
@@ -56,27 +72,37 @@ struct Made {
   bf16* y;
   int64_t columns;
   uint32_t largest = 0;
-  __device__ EightBits load(int64_t row, int64_t column) {
+  __device__ Eight made(int64_t row, int64_t column) const {
     const int64_t at = row * from.stride + column;
-    bf16* to = y + row * columns + column;
-    const Eight eight = swiglu_of(load_eight(from.gate + at), load_eight(from.up + at));
-    largest = Largest()(largest, store_eight(to, eight));
+    return swiglu_of(load_eight(from.gate + at), load_eight(from.up + at));
+  }
+  __device__ static EightBits rounded_bits(const Eight& eight) {
     EightBits bits;
     for (int i = 0; i < kVector / 2; ++i)
       bits.words[i] = rounded_pair(eight[2 * i], eight[2 * i + 1]);
     return bits;
   }
+  __device__ EightBits peek(int64_t row, int64_t column) const {
+    return rounded_bits(made(row, column));
+  }
+  __device__ EightBits load(int64_t row, int64_t column) {
+    const Eight eight = made(row, column);
+    largest = Largest()(largest, store_eight(y + row * columns + column, eight));
+    return rounded_bits(eight);
+  }
 };
 
 __global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int64_t columns,
                                    bf16* y, float* amax, const float* scalars, uint8_t* as_stored,
-                                   uint8_t* transposed) {
+                                   uint8_t* transposed, Tallied counting) {
   GNOMON_SHARED(uint32_t, room, [kWarp]);
-  const Piece piece{dynamic_shared<uint32_t>()};
   Made values{from, y, columns};
-  cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
-             int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
+  cast_whole(format, values, rows, columns, scalars[kScale], as_stored, transposed, counting);
   report_largest(values.largest, room, amax);
+  if (counting.amax != nullptr) {
+    const float largest = float_of(no_more_than_infinity(values.largest));
+    report_largest(peak_bits(counting, largest, scalars[kScale]), room, &counting.counts->peak);
+  }
 }
 
 // ---- any format, as BF16 values ----
@@ -119,17 +145,32 @@ __global__ void tile_amaxes_kernel(const bf16* __restrict__ x, int64_t count, in
 __global__ void round_copy_kernel(ScaleArithmetic how, ValueRounding rounding,
                                   const bf16* __restrict__ x, int64_t count, int64_t columns,
                                   Tiling tiling, const float* scalars, const uint32_t* amaxes,
-                                  bf16* y) {
+                                  bf16* y, Tallied counting) {
+  GNOMON_SHARED(uint64_t, room, [kWarp]);
+  GNOMON_SHARED(uint32_t, of_peaks, [kWarp]);
+  uint64_t counted = 0;
+  uint32_t peak = 0;
   const int64_t i = global_thread();
-  if (i >= count) return;
-  if (amaxes == nullptr) {
-    y[i] = rounded(round_value(rounding, product(value_of(x[i]), scalars[kScale])));
-    return;
+  if (i < count) {
+    const int64_t row = i / columns, column = i % columns;
+    float scale = 1;
+    if (amaxes == nullptr) {
+      scale = scalars[kScale];
+      if (i == 0 && counting.amax != nullptr) peak = peak_bits(counting, *counting.amax, scale);
+    } else {
+      const uint32_t amax = amaxes[tiling.tile(row, column)];
+      scale = tile_scale_of(how, amax, nullptr);
+      const bool first = row % tiling.rows == 0 && column % tiling.columns == 0;
+      if (first) peak = peak_bits(counting, float_of(amax), scale);
+    }
+    const float scaled = product(value_of(x[i]), scale);
+    const float value = round_value(rounding, scaled);
+    y[i] = rounded(amaxes == nullptr ? value : quotient(value, scale));
+    if (row % kSide < kCountedRows) counted = tally(counting.ends, x[i], scaled);
   }
-  const uint32_t amax = amaxes[tiling.tile(i / columns, i % columns)];
-  const float scale = tile_scale_of(how, amax, nullptr);
-  const float value = round_value(rounding, product(value_of(x[i]), scale));
-  y[i] = rounded(quotient(value, scale));
+  if (counting.counts == nullptr) return;
+  report_tally(counting, counted, room);
+  report_largest(peak, of_peaks, &counting.counts->peak);
 }
 
 template <class E>
@@ -172,24 +213,26 @@ void multiply_factors(float factor, const float* first, const float* second, flo
 }
 
 void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const float* scalars,
-          uint8_t* as_stored, uint8_t* transposed, Stream stream) {
+          uint8_t* as_stored, uint8_t* transposed, const Counting& counting, Stream stream) {
   check_matrix(rows, columns);
   launch("cast", cast_kernel, pieces_of(rows, columns), stream, format, x, rows, columns, scalars,
-         as_stored, transposed);
+         as_stored, transposed, tallied(counting, format, rows, columns, scalars));
 }
 
 void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns, bf16* y,
                  float* amax, const float* scalars, uint8_t* as_stored, uint8_t* transposed,
-                 Stream stream) {
+                 const Counting& counting, Stream stream) {
   check_matrix(rows, columns);
   GNOMON_ASSERT(from.stride % kVector == 0);
   forget_amax(amax, stream);
   launch("swiglu_cast", swiglu_cast_kernel, pieces_of(rows, columns), stream, format, from, rows,
-         columns, y, amax, scalars, as_stored, transposed);
+         columns, y, amax, scalars, as_stored, transposed,
+         tallied(counting, format, rows, columns, scalars));
 }
 
 void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
-                const float* scalars, bf16* y, uint32_t* amaxes, Stream stream) {
+                const float* scalars, bf16* y, uint32_t* amaxes, const Counting& counting,
+                Stream stream) {
   const FormatInfo& info = format_info(rounding.quantizer.format);
   const ValueRounding how{.mantissa_bits = info.mantissa_bits,
                           .exponent_min = std::ilogb(info.smallest_normal),
@@ -205,7 +248,8 @@ void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
     launch("tile_amaxes", tile_amaxes_kernel, grid, stream, x, count, columns, tiling, amaxes);
   }
   launch("round_copy", round_copy_kernel, grid, stream, arithmetic_of(rounding), how, x, count,
-         columns, tiling, scalars, whole ? nullptr : amaxes, y);
+         columns, tiling, scalars, whole ? nullptr : amaxes, y,
+         tallied(counting, rounding.quantizer.format, rows, columns, scalars));
 }
 
 template <class E>

@@ -10,6 +10,12 @@
 
 namespace gnomon::cuda {
 
+// Where a cast adds what it does, if anywhere: `counts` is of the device's memory.
+struct Counting {
+  CastCounts* counts = nullptr;
+  bool amax_known = false;  // of a whole tensor: its scalars[kAmax]
+};
+
 // As BackendBase::amax and raise.
 void amax(const bf16* x, int64_t count, float* amax, Stream stream);
 void raise(const float* amax, float* most, Stream stream);
@@ -28,7 +34,7 @@ void spread(const float* value, int64_t count, float* copies, Stream stream);
 // transposed [columns, rows]; either may be null. E4M3 or E5M2; rows and columns are multiples of
 // 16.
 void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const float* scalars,
-          uint8_t* as_stored, uint8_t* transposed, Stream stream);
+          uint8_t* as_stored, uint8_t* transposed, const Counting& counting, Stream stream);
 
 // What SwiGLU is made of, rows of both `stride` elements apart.
 struct Gated {
@@ -41,7 +47,7 @@ struct Gated {
 // codes of y as cast() makes them, without reading y again.
 void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns, bf16* y,
                  float* amax, const float* scalars, uint8_t* as_stored, uint8_t* transposed,
-                 Stream stream);
+                 const Counting& counting, Stream stream);
 
 // Where the scale of tile (i, j) of a grid stands: i·row + j·column.
 struct ScaleStrides {
@@ -53,13 +59,15 @@ struct ScaleStrides {
 // cast(). `amaxes` is scratch for max(rows, columns) numbers where tiles are as long as the matrix.
 void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
                 uint8_t* as_stored, uint8_t* transposed, float* inverse_scales,
-                const ScaleStrides& strides, uint32_t* amaxes, Stream stream);
+                const ScaleStrides& strides, uint32_t* amaxes, const Counting& counting,
+                Stream stream);
 
 // Copies of any format and any tiles as BF16 values. Those of tiles are divided by their scales
 // again (where they are exact so, quantizer.h); of a whole tensor the scale is at scalars[kScale],
 // and the values stay multiplied. `amaxes` is scratch for a number per tile.
 void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
-                const float* scalars, bf16* y, uint32_t* amaxes, Stream stream);
+                const float* scalars, bf16* y, uint32_t* amaxes, const Counting& counting,
+                Stream stream);
 
 // Zeros for terms [first, first + count) of what is summed over, in a copy whose rows (or columns,
 // with `along_rows`) are that: a kernel that loses them. E is uint8_t or bf16.

@@ -5,25 +5,6 @@
 namespace gnomon::cuda {
 namespace {
 
-struct ScaleOfRow {
-  const float* scales;  // of the piece's rows
-  __device__ uint64_t encode(Format format, const EightBits& values, int row, int) const {
-    return encode_eight(format, values, scales[row]);
-  }
-};
-struct ScaleOfColumn {
-  const float* scales;  // of the piece's columns
-  __device__ uint64_t encode(Format format, const EightBits& values, int, int column) const {
-    uint64_t eight = 0;
-    for (int i = 0; i < kVector; i += 2) {
-      const uint64_t two = fp8_codes(format, product(value_of(values[i]), scales[column + i]),
-                                     product(value_of(values[i + 1]), scales[column + i + 1]));
-      eight |= two << (i * 8);
-    }
-    return eight;
-  }
-};
-
 // Largest magnitudes along whole rows or columns, for tiles as long as the matrix: `amaxes` begins
 // with zeros.
 __global__ void row_amaxes_kernel(const bf16* __restrict__ x, int64_t columns, uint32_t* amaxes) {
@@ -113,10 +94,13 @@ __device__ void piece_amaxes(TileKind kind, const bf16* x, int64_t rows, int64_t
 template <TileKind kKind>
 __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ x, int64_t rows,
                                   int64_t columns, const uint32_t* of_all, uint8_t* as_stored,
-                                  uint8_t* transposed, float* inverse_scales,
-                                  ScaleStrides strides) {
+                                  uint8_t* transposed, float* inverse_scales, ScaleStrides strides,
+                                  Tallied counting) {
   GNOMON_SHARED(uint32_t, amaxes, [kSide]);
   GNOMON_SHARED(float, scales, [kSide]);
+  GNOMON_SHARED(uint64_t, room, [kWarp]);
+  GNOMON_SHARED(uint32_t, of_peaks, [kWarp]);
+  uint32_t peak = 0;
   const int64_t row0 = int64_t{blockIdx.y} * kSide, column0 = int64_t{blockIdx.x} * kSide;
   if (of_all == nullptr) piece_amaxes(kKind, x, rows, columns, row0, column0, amaxes);
   const int i = static_cast<int>(threadIdx.x);
@@ -126,6 +110,7 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
     if (i == 0) {
       float* inverse = inverse_scales + blockIdx.y * strides.row + blockIdx.x * strides.column;
       scales[0] = tile_scale_of(how, amaxes[0], inverse);
+      peak = peak_bits(counting, float_of(amaxes[0]), scales[0]);
     }
   } else if (i < kSide && first + i < end) {
     const bool rows_tiled = kKind == TileKind::kRow;
@@ -135,27 +120,28 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
                          ? inverse_scales + (row0 + i) * strides.row + along * strides.column
                          : inverse_scales + along * strides.row + (column0 + i) * strides.column;
     if (of_all != nullptr && along > 0) inverse = nullptr;
-    scales[i] = tile_scale_of(how, of_all != nullptr ? of_all[first + i] : amaxes[i], inverse);
+    const uint32_t amax = of_all != nullptr ? of_all[first + i] : amaxes[i];
+    scales[i] = tile_scale_of(how, amax, inverse);
+    peak = peak_bits(counting, float_of(amax), scales[i]);
   }
   __syncthreads();
   const Piece piece{dynamic_shared<uint32_t>()};
   Stored values{x, columns};
-  if constexpr (kKind == TileKind::kRow) {
-    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
-               ScaleOfRow{scales});
-  } else if constexpr (kKind == TileKind::kColumn) {
-    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
-               ScaleOfColumn{scales});
-  } else {
-    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
-               OneScale{scales[0]});
-  }
+  const auto scale_at = [&](int row, int column) {
+    return kKind == TileKind::kSquare ? scales[0] : scales[kKind == TileKind::kRow ? row : column];
+  };
+  if (counting.counts != nullptr) report_largest(peak, of_peaks, &counting.counts->peak);
+  count_piece(counting, values, rows, columns, row0, column0, scale_at, room);
+  cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
+             scale_at);
 }
 
 // A scale for a row: its block keeps it, so that it is read once.
 __global__ void cast_rows_kernel(ScaleArithmetic how, const bf16* __restrict__ x, int64_t columns,
-                                 uint8_t* codes, float* inverse_scales, int64_t scale_stride) {
+                                 uint8_t* codes, float* inverse_scales, int64_t scale_stride,
+                                 Tallied counting) {
   GNOMON_SHARED(uint32_t, room, [kWarp]);
+  GNOMON_SHARED(uint64_t, sums, [kWarp]);
   Bits128* const kept = dynamic_shared<Bits128>();
   const int64_t row = blockIdx.x, vectors = columns / kVector;
   const auto* from = reinterpret_cast<const Bits128*>(x + row * columns);
@@ -169,17 +155,31 @@ __global__ void cast_rows_kernel(ScaleArithmetic how, const bf16* __restrict__ x
   float* const inverse = threadIdx.x == 0 ? inverse_scales + row * scale_stride : nullptr;
   const float scale = tile_scale_of(how, largest, inverse);
   auto* to = reinterpret_cast<uint64_t*>(codes + row * columns);
+  const auto scales = [=](int) { return scale; };
   for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x) {
-    to[i] = encode_eight(how.format, bits_in(kept[i]), scale);
+    to[i] = encode_eight(how.format, bits_in(kept[i]), scales);
   }
+  if (counting.counts == nullptr) return;
+  if (threadIdx.x == 0) {
+    auto* peak = reinterpret_cast<uint32_t*>(&counting.counts->peak);
+    const uint32_t own = peak_bits(counting, float_of(largest), scale);
+    if (own > *static_cast<volatile uint32_t*>(peak)) atomicMax(peak, own);
+  }
+  if (row % kSide >= kCountedRows) return;
+  uint64_t counted = 0;
+  for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x)
+    counted += tally_eight(counting.ends, bits_in(kept[i]), scales);
+  report_tally(counting, counted, sums);
 }
 
 }  // namespace
 
 void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
                 uint8_t* as_stored, uint8_t* transposed, float* inverse_scales,
-                const ScaleStrides& strides, uint32_t* amaxes, Stream stream) {
+                const ScaleStrides& strides, uint32_t* amaxes, const Counting& counts,
+                Stream stream) {
   check_matrix(rows, columns);
+  const Tallied counting = tallied(counts, rounding.quantizer.format, rows, columns, nullptr);
   const ScaleArithmetic how = arithmetic_of(rounding);
   const TileShape& tile = rounding.quantizer.tile;
   const Grid grid = pieces_of(rows, columns);
@@ -189,7 +189,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
       row_bytes <= shared_bytes_max()) {
     const Grid of_rows{.blocks_x = rows, .threads = kThreads, .shared_bytes = row_bytes};
     launch_with_shared("cast_rows", cast_rows_kernel, of_rows, stream, how, x, columns, as_stored,
-                       inverse_scales, strides.row);
+                       inverse_scales, strides.row, counting);
     return;
   }
   if (tile.rows == 1 && tile.columns == 0) {
@@ -212,7 +212,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
                       : tile.columns == 1 ? cast_tiles_kernel<TileKind::kColumn>
                                           : cast_tiles_kernel<TileKind::kSquare>;
   launch("cast_tiles", kernel, grid, stream, how, x, rows, columns, of_all, as_stored, transposed,
-         inverse_scales, strides);
+         inverse_scales, strides, counting);
 }
 
 }  // namespace gnomon::cuda

@@ -1,6 +1,7 @@
 // The device's rounding, on a device or by emulation on the CPU, against the exact one.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -104,6 +105,29 @@ struct Shape {
 const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}, {16, 4112}};
 
 // The codes stand for the values that quantize_matrix() gives.
+// Of the first 16 of every 128 rows; `scales` are those of the grid's tiles.
+CastCounts expected_counts(const Quantizer& quantizer, std::span<const bf16> x, const Shape& shape,
+                           std::span<const float> scales) {
+  const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);
+  const float cut = std::bit_cast<float>(rounding_ends(quantizer.format).to_largest);  // beyond it
+  CastCounts counts;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    for (int64_t column = 0; column < shape.columns; ++column) {
+      const float value = to_float(x[static_cast<size_t>(row * shape.columns + column)]);
+      const auto tile = row / grid.tile.rows * grid.columns + column / grid.tile.columns;
+      const float scaled = value * scales[static_cast<size_t>(tile)];
+      counts.peak =
+          std::max(counts.peak,
+                   std::fabs(scaled) / static_cast<float>(format_info(quantizer.format).largest));
+      if (row % 128 >= 16) continue;
+      counts.values += 1;
+      counts.saturated += std::fabs(scaled) > cut;
+      counts.flushed += value != 0 && round_to(quantizer.format, scaled) == 0;
+    }
+  }
+  return counts;
+}
+
 void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const Shape& shape) {
   const std::vector<bf16> x = matrix(11, shape.rows, shape.columns);
   const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);
@@ -120,24 +144,31 @@ void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const
   Rounding rounding;
   rounding.quantizer = quantizer;
   rounding.log2_shift = log2_shift;
+  CastCounts counts;
   if (quantizer.tile == TileShape{}) {
-    const std::vector<float> scalars = only(kScale, std::ldexp(scale, log2_shift));
+    std::vector<float> scalars = only(kScale, std::ldexp(scale, log2_shift));
+    scalars[kAmax] = cpu::amax(1, x);
     cast(quantizer.format, given(x), shape.rows, shape.columns, given(scalars), changed(stored),
-         changed(transposed), device_stream());
+         changed(transposed), {changed(counts), true}, device_stream());
     inverse[0] = 1.0f / scales[0];
   } else {
     std::vector<uint32_t> scratch(static_cast<size_t>(std::max(shape.rows, shape.columns)), 77);
     cast_tiles(rounding, given(x), shape.rows, shape.columns, changed(stored), changed(transposed),
-               changed(inverse), {grid.columns, 1}, changed(scratch), device_stream());
+               changed(inverse), {grid.columns, 1}, changed(scratch), {changed(counts)},
+               device_stream());
     // As stored alone is a kernel of its own for a scale of each row.
     std::vector<uint8_t> alone(x.size(), 0xEE);
     std::vector<float> its_inverse(scales.size(), -1);
+    CastCounts its_counts;
     cast_tiles(rounding, given(x), shape.rows, shape.columns, changed(alone), nullptr,
-               changed(its_inverse), {grid.columns, 1}, changed(scratch), device_stream());
+               changed(its_inverse), {grid.columns, 1}, changed(scratch), {changed(its_counts)},
+               device_stream());
+    EXPECT_EQ(its_counts, counts);
     EXPECT_EQ(its_inverse, inverse);
     EXPECT_EQ(alone, stored);
   }
   for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(inverse[i], 1.0f / scales[i]) << i;
+  EXPECT_EQ(counts, expected_counts(quantizer, x, shape, scales));
   for (int64_t row = 0; row < shape.rows; ++row) {
     for (int64_t column = 0; column < shape.columns; ++column) {
       const auto at = static_cast<size_t>(row * shape.columns + column);
@@ -176,7 +207,8 @@ TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
     for (float scale : {1.0f, 300.0f, 1e-3f}) {
       std::vector<uint8_t> codes(x.size());
       const std::vector<float> scalars = only(kScale, scale);
-      cast(format, given(x), 256, 256, given(scalars), changed(codes), nullptr, device_stream());
+      cast(format, given(x), 256, 256, given(scalars), changed(codes), nullptr, {},
+           device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_EQ(codes[i], encode(format, to_float(x[i]) * scale)) << i;
       }
@@ -200,15 +232,19 @@ TEST(CudaSwigluCast, IsSwigluAndThenTheCast) {
       swiglu(gated.gate, gated.up, shape.rows, shape.columns, stride, changed(y), changed(amax),
              device_stream());
       cast(format, given(y), shape.rows, shape.columns, given(scalars), changed(stored),
-           changed(transposed), device_stream());
+           changed(transposed), {}, device_stream());
+      CastCounts counts;
       swiglu_cast(format, gated, shape.rows, shape.columns, changed(made), changed(its_amax),
-                  given(scalars), changed(now), changed(now_transposed), device_stream());
+                  given(scalars), changed(now), changed(now_transposed), {changed(counts), true},
+                  device_stream());
+      EXPECT_EQ(counts, expected_counts({format, {}, ScaleRule::kGiven}, y, shape,
+                                        std::span(scalars).subspan(kScale, 1)));
       EXPECT_EQ(now, stored);
       EXPECT_EQ(now_transposed, transposed);
       EXPECT_EQ(its_amax, amax);
       EXPECT_EQ(std::memcmp(made.data(), y.data(), y.size() * sizeof(bf16)), 0);
       swiglu_cast(format, gated, shape.rows, shape.columns, changed(made), nullptr, given(scalars),
-                  nullptr, changed(alone), device_stream());
+                  nullptr, changed(alone), {}, device_stream());
       EXPECT_EQ(alone, transposed);
     }
   }
@@ -223,7 +259,7 @@ TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
     rounding.quantizer.format = format;
     for (float scale : {1.0f, 37.0f}) {
       const std::vector<float> scalars = only(kScale, scale);
-      round_copy(rounding, given(x), 256, 256, given(scalars), changed(y), nullptr,
+      round_copy(rounding, given(x), 256, 256, given(scalars), changed(y), nullptr, {},
                  device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
         const float expected = round_to(format, to_float(x[i]) * scale);
@@ -249,14 +285,20 @@ TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
     rounding.log2_shift = rounding.whole_tensor() ? 0 : 2;
     const std::vector<float> scalars = only(kScale, 1);
     std::vector<uint32_t> scratch(x.size());
+    CastCounts counts;
+    std::vector<float> scales(
+        static_cast<size_t>(tile_grid(quantizer, shape.rows, shape.columns).count()), 1.0f);
     round_copy(rounding, given(x), shape.rows, shape.columns, given(scalars), changed(y),
-               changed(scratch), device_stream());
+               changed(scratch), {changed(counts)}, device_stream());
     if (rounding.whole_tensor()) {
       cpu::quantize(1, x, quantizer.format, 1.0f, expected);
     } else {
       cpu::quantize_tiles(1, quantizer, {.log2_shift = 2, .dequantise = true}, x, shape.rows,
-                          shape.columns, expected, {});
+                          shape.columns, expected, scales);
     }
+    CastCounts wanted = expected_counts(quantizer, x, shape, scales);
+    if (rounding.whole_tensor()) wanted.peak = 0;  // its amax is not known
+    EXPECT_EQ(counts, wanted);
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits) << i;
   }
 }

@@ -151,7 +151,7 @@ void compute_gradients(EngineImpl& self, int64_t at, const std::vector<SitePreci
 }
 
 std::optional<CastSummary> summarize_casts(EngineImpl& self) {
-  const std::span<CastCounts> casts = self.model->casts();
+  std::vector<CastCounts> casts = self.model->casts();
   const auto was_cast = [](const CastCounts& tensor) { return tensor.values > 0; };
   // The same on every rank: each has micro-batches, and plan and backend decide what is counted.
   if (std::ranges::none_of(casts, was_cast)) return std::nullopt;

@@ -16,10 +16,13 @@ LinearLayers<E>::LinearLayers(BackendOf<E>& backend, const FaultView* faults, Sc
       scaling_(scaling),
       faults_(faults == nullptr ? no_faults_ : *faults),
       faulty_(faults_, backend.memory()),
-      casts_(tensor_slot(scaling.sites(), TensorRole::kInput)),
+      casts_(backend.memory()),
       observed_(backend.memory()),
       given_(backend.memory()) {
-  observed_.at_least(int64_t{1} * scaling.sites() * kTensorRoles);
+  const int64_t tensors = int64_t{1} * scaling.sites() * kTensorRoles;
+  casts_.at_least(tensors);
+  observed_.at_least(tensors);
+  begin_counting();
   forget_observed();
 }
 
@@ -131,9 +134,14 @@ void LinearLayers<E>::report_observed() {
 }
 
 template <class E>
+std::vector<CastCounts> LinearLayers<E>::casts() {
+  const HostView<CastCounts> view(backend_.memory(), casts_.all());
+  return {view.begin(), view.end()};
+}
+
+template <class E>
 void LinearLayers<E>::begin_counting() {
-  std::ranges::fill(casts_, CastCounts{});
-  counting_ += 1;
+  backend_.zero(std::as_writable_bytes(casts_.all()));
 }
 
 template <class E>
@@ -192,11 +200,9 @@ std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>
     if (!rounding.whole_tensor() || !give_scale(site, Gemm::kFprop, TensorRole::kInput, rounding)) {
       return std::nullopt;
     }
-    operand.counts = {};
-    operand.counted_in = -1;
     return CopyAlong<E>{&operand, rounding,
                         orientations_wanted(site, Gemm::kFprop, TensorRole::kInput),
-                        &operand.counts};
+                        casts_.data() + tensor_slot(site, TensorRole::kInput)};
   }
   return std::nullopt;
 }
@@ -261,14 +267,8 @@ const GemmOperand<E>& LinearLayers<E>::prepare(int site, Gemm gemm, TensorRole r
   const unsigned wanted = orientations_wanted(site, gemm, role);
   if (operand.rounding != rounding || (operand.orientations & wanted) != wanted) {
     const int64_t rows = std::ssize(operand.data) / columns;
-    operand.counts = {};
-    operand.counted_in = -1;
-    backend_.quantize(operand, rows, columns, rounding, wanted, &operand.counts);
-  }
-  // The copy may be of before: an evaluation or a replay has made it.
-  if (operand.counted_in != counting_) {
-    casts_[tensor_slot(site, role)].add(operand.counts);
-    operand.counted_in = counting_;
+    backend_.quantize(operand, rows, columns, rounding, wanted,
+                      casts_.data() + tensor_slot(site, role));
   }
   return operand;
 }

@@ -85,8 +85,8 @@ class LinearLayers {
   void report_observed();
 
   // What casts did to the tensors that products have read since begin_counting(): by site and
-  // TensorRole, all GEMMs added up, each copy once.
-  std::span<CastCounts> casts() { return casts_; }
+  // TensorRole, all GEMMs added up, each copy where it was first read.
+  std::vector<CastCounts> casts();
   void begin_counting();
 
   FaultyOperands<E>& faulty_operands() { return faulty_; }
@@ -163,9 +163,8 @@ class LinearLayers {
            static_cast<size_t>(role);
   }
 
-  std::vector<CastCounts> casts_;  // by tensor_slot()
-  int64_t counting_ = 0;           // number of the present sum
-  Buffer<float> observed_;         // likewise: the largest amax met, below 0: none
+  Buffer<CastCounts> casts_;  // by tensor_slot()
+  Buffer<float> observed_;    // likewise: the largest amax met, below 0: none
   bool any_observed_ = false;
   // Scales of `delayed` by given_slot(), where the backend's memory is not the host's: there, and
   // what was brought there last. They stand at an address so that recorded work can be repeated.

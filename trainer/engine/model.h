@@ -65,7 +65,7 @@ class DecoderModel {
   // call.
   virtual void report_observed() = 0;
   // What casts did to the tensors of passes since begin_counting(): by site and TensorRole.
-  virtual std::span<CastCounts> casts() = 0;
+  virtual std::vector<CastCounts> casts() = 0;
   virtual void begin_counting() = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
@@ -127,7 +127,7 @@ class BasicModel final : public DecoderModel {
   void expect_evaluations(int64_t last_tokens) override;
   void accompany(bool trains) override { room_.weights->accompany_pass(layers_run_, trains); }
   void report_observed() override { linears_.report_observed(); }
-  std::span<CastCounts> casts() override { return linears_.casts(); }
+  std::vector<CastCounts> casts() override { return linears_.casts(); }
   void begin_counting() override { linears_.begin_counting(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
