@@ -90,7 +90,7 @@ std::string detection_in_words(const RunSummary& summary) {
   if (what.ends_with('.')) what.pop_back();
   std::string text = fmt::format("A fault was injected: {}.", what);
   if (!summary.detected) return text + " It was not detected.";
-  return text + fmt::format(" It was caught in verified window {} of those that contained it.",
+  return text + fmt::format(" Measured window {} of those that contained it caught it.",
                             summary.windows_to_detect);
 }
 
@@ -123,7 +123,7 @@ std::vector<std::string> unmet_expectations(const RunSummary& summary,
 std::string summary_in_words(const RunSummary& summary) {
   std::string text = fmt::format("Run {} is {} at step {}, after {} and {}. ", summary.run,
                                  summary.state, summary.steps, counted(summary.attempts, "attempt"),
-                                 counted(summary.windows, "verified window"));
+                                 counted(summary.windows, "measured window"));
   text += detection_in_words(summary);
   if (summary.alarms > 0) {
     text += fmt::format(" Verdict: {}. Action: {}", spoken(summary.verdict), summary.action);

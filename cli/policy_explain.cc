@@ -35,9 +35,11 @@ Sentences cadence_words(const Policy& policy) {
     const double cost = decide::shadow_cost(policy, window.steps, policy.economics.speedup, 0);
     return {
         fmt::format("Every {} steps, {} are replayed in BF16 and compared. That costs some "
-                    "{:.0f}% of the compute of training, without long forks and audits; "
+                    "{:.0f}% of the compute of training (a window: {} BF16 steps, and loading and "
+                    "evaluating like {} more), without long forks and audits; "
                     "verification.budget_percent does not apply.",
-                    window.every, window.steps, 100 * cost / static_cast<double>(window.every))};
+                    window.every, window.steps, 100 * cost / static_cast<double>(window.every),
+                    window.steps, policy.economics.switch_steps)};
   }
   const int64_t every = decide::asked_lengths(policy, 0).every;
   return {fmt::format("All replays together take {}% of the compute of training. That pays a "

@@ -98,10 +98,14 @@ void start_sibling(const std::vector<Sibling>& siblings, char** argv) {
     const std::filesystem::path program =
         std::filesystem::read_symlink("/proc/self/exe").parent_path() / sibling.program;
     ::execv(program.c_str(), argv);
-    throw Error(fmt::format(
-        "{} is a command of {}, which cannot be started: {}: {}. Install it beside gnomon, or "
-        "build it: cmake --build --preset release --target {}",
-        word, sibling.program, program.string(), std::strerror(errno), sibling.program));
+    const std::string why = std::strerror(errno);
+    const std::filesystem::path build = program.parent_path().parent_path();
+    const std::string mend =
+        std::filesystem::exists(build / "CMakeCache.txt")
+            ? fmt::format("Build it: cmake --build {} --target {}", build.string(), sibling.program)
+            : std::string("Install it beside gnomon");
+    throw Error(fmt::format("{} is a command of {}, which cannot be started: {}: {}. {}", word,
+                            sibling.program, program.string(), why, mend));
   }
 }
 

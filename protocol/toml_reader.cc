@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/suggestion.h"
 
 namespace gnomon {
 namespace {
@@ -19,8 +20,10 @@ int line_number(const toml::node& node) { return static_cast<int>(node.source().
 
 std::string show(const toml::node& node) {
   if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
+  if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
   std::ostringstream out;
-  if (const auto* table = node.as_table()) return fmt::format("a table of {} keys", table->size());
+  if (const auto* table = node.as_table())
+    return fmt::format("a table of {} key{}", table->size(), table->size() == 1 ? "" : "s");
   if (const auto* array = node.as_array()) {
     out << *array;
   } else {
@@ -263,8 +266,10 @@ void TomlTable::refuse_unknown_keys(std::span<const std::string_view> retired) c
     const std::string_view key = name.str();
     if (std::ranges::find(retired, key) != retired.end()) continue;
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      const std::vector<std::string> known(known_.begin(), known_.end());
       throw ConfigError(file_, line_number(value), full_key(key), show(value),
-                        fmt::format("one of the keys {}", fmt::join(known_, ", ")));
+                        fmt::format("one of the keys {}{}", fmt::join(known, ", "),
+                                    did_you_mean(std::string(key), known)));
     }
   }
 }

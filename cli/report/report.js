@@ -25,7 +25,7 @@
     ['Action', s.action, s.plan_changed ? (s.returned_to_fp8 ? 'and back in FP8 later' : 'still out of FP8') : 'plan unchanged',
       s.plan_changed ? (s.returned_to_fp8 ? 'good' : 'bad') : ''],
     ['Steps lost', gnomon.count(s.steps_lost), `of ${gnomon.count(s.steps)}, in ${s.attempts} attempt${s.attempts === 1 ? '' : 's'}`],
-    ['False alarms', String(s.false_alarms), `in ${s.windows} verified windows`, s.false_alarms ? 'bad' : 'good'],
+    ['False alarms', String(s.false_alarms), `in ${s.windows} measured windows`, s.false_alarms ? 'bad' : 'good'],
     ['Final loss', typeof s.final_loss === 'number' ? s.final_loss.toFixed(4) : '–', 'held-out, BF16, nats per token'],
     gnomon.netSpeedupTile(s.economics, `verification ${(100 * s.verification_share).toFixed(1)}% of all compute`),
     ['Wall time', gnomon.duration(s.wall_seconds), `${gnomon.duration(s.train_seconds)} in steps`],

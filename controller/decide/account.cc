@@ -217,7 +217,7 @@ Statement statement(const Account& account, double prior_speedup, double loss_ex
            pinned.useful_seconds() - at_fp8(pinned.useful()));
   add_item(made, "rolled_back", "steps that were rolled back",
            fp8.lost_seconds() + pinned.lost_seconds() + bf16.lost_seconds());
-  add_item(made, "verification", "verification while training waited",
+  add_item(made, "verification", "verification, charged to the training devices",
            account.trainer_verification_seconds);
   add_item(made, "spare", "verification on spare devices", account.spare_verification_seconds);
   add_item(made, "spare_idle", "spare devices that waited", account.spare_idle_seconds);

@@ -132,6 +132,7 @@ void handle(Core& core, const ReplayFinished& event) {
   if (!event.on_trainer) note_verifier(s, event.verifier);
   if (!event.on_trainer && !event.fingerprint_equal) note_exact(s, event.verifier, false);
   count_replay(core, *replay, event);
+  note_answered(s);
   if (replay->role != "shadow") s.watch.unverified_windows = 0;
   if (replay->role == "shadow") return handle_shadow(core, replay->window, event);
   if (replay->role == "probe") return handle_probe(core, *replay, event);

@@ -84,7 +84,7 @@ std::string unverified_sentence(const State& s, const Policy& policy) {
   if (!s.replays.empty()) {
     why = fmt::format(
         "{} replay{} wait{} for verifiers, and Gnomon goes on offering {}. Start gnomon-verifiers, "
-        "or find out why those that run do not answer",
+        "or find out why those that run do not answer or are too slow",
         s.replays.size(), s.replays.size() == 1 ? "" : "s", s.replays.size() == 1 ? "s" : "",
         s.replays.size() == 1 ? "it" : "them");
   } else if (s.checkpoints.empty() || s.checkpoints.back().step < s.newest_step - every) {
@@ -99,8 +99,9 @@ std::string unverified_sentence(const State& s, const Policy& policy) {
               : fmt::format("the newest replay could not be used: {}", s.standing.unmeasured);
   }
   return fmt::format(
-      "Nobody verifies this run: {} steps since step {} without a measured window, the policy asks "
-      "for one every {}. What FP8 does there is not known; {}.",
+      "{}: {} steps since step {} without a measured window, the policy asks for one every {}. "
+      "What FP8 does there is not known; {}.",
+      s.standing.measured_windows == 0 ? "Nobody verifies this run" : "Verification is behind",
       s.newest_step - s.standing.measured_step, s.standing.measured_step, every, why);
 }
 

@@ -102,6 +102,10 @@ void note_measured(State& s, const WindowState& window) {
   standing.measured_step = std::max(standing.measured_step, window.end_step());
 }
 
+void note_answered(State& s) {
+  if (s.investigation) s.standing.measured_step = s.newest_step;
+}
+
 void note_harm(State& s, const std::string& what) { s.standing.harm = what; }
 
 void clear_harm(State& s) {

@@ -11,6 +11,8 @@ namespace gnomon::decide {
 void note_report(Core& core, const Event& event);
 // A window's BF16 replay gave a D that is judged.
 void note_measured(State& state, const WindowState& window);
+// A replay was answered: while a case is open that is enough, though no window is measured.
+void note_answered(State& state);
 // Harm was found and waits for an answer: `what` is a verdict's name, or "alarm".
 void note_harm(State& state, const std::string& what);
 // Harm is over: a window was quiet, or a person let the run go on. Not while the answer to it is on

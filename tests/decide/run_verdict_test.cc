@@ -305,6 +305,23 @@ TEST_F(RunVerdictTest, ARefusedDirectiveCountsUntilOneIsApplied) {
   EXPECT_EQ(verdict_facts(last_.state, policy_).directives_unapplied, 0);
 }
 
+// Verifiers that are busy with a case measure no window, and answer all the same.
+TEST(RunVerdictScenario, ARunWhoseCaseIsAnsweredIsVerified) {
+  Truth truth = numerical_fault({kGuilty}, 400, 1'000'000);
+  truth.replays_per_step_percent = 6;
+  SimulatedRun run(truth, scenario_policy());
+  run.start();
+  int64_t investigated = 0;
+  for (int64_t step = 20; step <= 900; step += 1) {
+    run.train_until(step);
+    if (!run.state.investigation || run.state.investigation->evidence.answers.empty()) continue;
+    ++investigated;
+    EXPECT_NE(verdict_facts(run.state, scenario_policy()).standing.kind, VerdictKind::kUnverified)
+        << step;
+  }
+  EXPECT_GT(investigated, 40) << "the case takes longer than two distances";
+}
+
 // A fault that is caught, contained and recovered from, by the simulator.
 TEST(RunVerdictScenario, HarmIsInvestigatedThenContained) {
   SimulatedRun run(numerical_fault({kGuilty}, 400, 1'000'000), scenario_policy());
