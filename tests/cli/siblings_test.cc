@@ -6,6 +6,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/files.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_directory.h"
 
@@ -48,11 +49,17 @@ TEST(SiblingsTest, EachCommandIsListedAsItsProgramSays) {
 
 TEST(SiblingsTest, AProgramThatIsMissingIsNamed) {
   const test::TemporaryDirectory folder;
-  std::filesystem::copy_file(GNOMON_PROGRAM, folder / "gnomon");
-  const EndedProcess ended = run(folder / "gnomon", {"formats", "table"});
-  EXPECT_EQ(ended.status, 1);
-  EXPECT_THAT(ended.errors, AllOf(HasSubstr("formats is a command of gnomon-lab"),
-                                  HasSubstr("--target gnomon-lab"), HasSubstr("No such file")));
+  std::filesystem::create_directory(folder / "bin");
+  std::filesystem::copy_file(GNOMON_PROGRAM, folder / "bin/gnomon");
+  const EndedProcess installed = run(folder / "bin/gnomon", {"formats", "table"});
+  EXPECT_EQ(installed.status, 1);
+  EXPECT_THAT(installed.errors,
+              AllOf(HasSubstr("formats is a command of gnomon-lab"), HasSubstr("No such file"),
+                    HasSubstr("Install it beside gnomon")));
+  write_file_atomically(folder / "CMakeCache.txt", "");
+  const EndedProcess built = run(folder / "bin/gnomon", {"formats", "table"});
+  EXPECT_THAT(built.errors,
+              HasSubstr("cmake --build " + folder.path().string() + " --target gnomon-lab"));
 }
 
 }  // namespace

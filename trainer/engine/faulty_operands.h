@@ -38,6 +38,10 @@ class FaultyOperands {
   // Room for one that a checkpoint has.
   std::span<E> allocate_stale_weight(int site, int64_t elements);
   void forget_stale_weights() { stale_.clear(); }
+  // Copies that products read of them are made anew when they are next needed.
+  void forget_copies() {
+    for (auto& [site, tensor] : stale_) tensor.own.operand().renew(tensor.data);
+  }
   void keep_stale_weights();
   void restore_stale_weights();
 

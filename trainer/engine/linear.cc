@@ -142,6 +142,7 @@ std::vector<CastCounts> LinearLayers<E>::casts() {
 template <class E>
 void LinearLayers<E>::begin_counting() {
   backend_.zero(std::as_writable_bytes(casts_.all()));
+  faulty_.forget_copies();
 }
 
 template <class E>

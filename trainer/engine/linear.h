@@ -87,6 +87,7 @@ class LinearLayers {
   // What casts did to the tensors that products have read since begin_counting(): by site and
   // TensorRole, all GEMMs added up, each copy where it was first read.
   std::vector<CastCounts> casts();
+  // From now on; copies of weights that faults keep are made anew.
   void begin_counting();
 
   FaultyOperands<E>& faulty_operands() { return faulty_; }
