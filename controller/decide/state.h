@@ -372,11 +372,10 @@ struct Costs {
 
 // What the run's verdict is made of beside the rest (run_verdict.h).
 struct Standing {
-  std::string condition;   // a verdict's name, or "starting"; without what only the clock tells
-  double since = 0;        // that condition, seconds since the epoch
-  int64_t first_base = 0;  // the step behind which the first attempt began
-  int64_t measured_step =
-      0;  // up to which windows were measured or cases answered, or it was in BF16
+  std::string condition;      // a verdict's name, or "starting"; without what only the clock tells
+  double since = 0;           // that condition, seconds since the epoch
+  int64_t first_base = 0;     // the step behind which the first attempt began
+  int64_t measured_step = 0;  // up to which windows were measured, cases answered, or it was BF16
   int64_t measured_windows = 0;
   int64_t last_window = 0;  // the newest measured one, where it began and its D
   int64_t last_start = 0;
