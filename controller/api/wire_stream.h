@@ -56,7 +56,7 @@ class WireStream {
   }
   // Says that nothing more comes, in TLS as well; takes two seconds at most.
   void end_writing(boost::asio::yield_context yield);
-  // Of a handshake: the other end spoke HTTP without TLS.
+  // True when a handshake failed because the other end spoke HTTP without TLS.
   static bool is_plain_http(const error_code& error);
   // From now on bytes go as they are. Nothing may be under way.
   void drop_tls();

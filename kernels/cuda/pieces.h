@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "kernels/cuda/cast_counts.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/scales.h"
-#include "kernels/cuda/tally.h"
 #include "kernels/cuda/vectors.h"
 #include "kernels/operand.h"
 #include "numerics/scales.h"
@@ -114,8 +114,9 @@ struct Stored {
 // Counts what the cast of the piece at (row0, column0) does. Before it: the few values are then
 // near, and nothing of this is kept through its loops. Values have peek(), which only looks.
 template <class Values, class ScaleAt>
-__device__ void count_piece(const Tallied& how, const Values& values, int64_t rows, int64_t columns,
-                            int64_t row0, int64_t column0, ScaleAt scale_at, uint64_t* room) {
+__device__ void count_piece(const CountPlan& how, const Values& values, int64_t rows,
+                            int64_t columns, int64_t row0, int64_t column0, ScaleAt scale_at,
+                            uint64_t* room) {
   if (how.counts == nullptr) return;
   constexpr int kVectorsInRow = kSide / kVector;
   uint64_t all = 0;

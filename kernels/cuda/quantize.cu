@@ -45,7 +45,7 @@ __global__ void choose_scale_kernel(ScaleArithmetic how, float* scalars) {
 template <class Values>
 __device__ void cast_whole(Format format, Values& values, int64_t rows, int64_t columns,
                            float scale, uint8_t* as_stored, uint8_t* transposed,
-                           const Tallied& counting) {
+                           const CountPlan& counting) {
   GNOMON_SHARED(uint64_t, room, [kWarp]);
   const int64_t row0 = int64_t{blockIdx.y} * kSide, column0 = int64_t{blockIdx.x} * kSide;
   const auto scale_at = [=](int, int) { return scale; };
@@ -56,7 +56,7 @@ __device__ void cast_whole(Format format, Values& values, int64_t rows, int64_t 
 
 __global__ void cast_kernel(Format format, const bf16* __restrict__ x, int64_t rows,
                             int64_t columns, const float* scalars, uint8_t* as_stored,
-                            uint8_t* transposed, Tallied counting) {
+                            uint8_t* transposed, CountPlan counting) {
   const bool first = blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0;
   if (first && counting.amax != nullptr) {
     atomicMax(reinterpret_cast<uint32_t*>(&counting.counts->peak),
@@ -94,7 +94,7 @@ struct Made {
 
 __global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int64_t columns,
                                    bf16* y, float* amax, const float* scalars, uint8_t* as_stored,
-                                   uint8_t* transposed, Tallied counting) {
+                                   uint8_t* transposed, CountPlan counting) {
   GNOMON_SHARED(uint32_t, room, [kWarp]);
   Made values{from, y, columns};
   cast_whole(format, values, rows, columns, scalars[kScale], as_stored, transposed, counting);
@@ -145,7 +145,7 @@ __global__ void tile_amaxes_kernel(const bf16* __restrict__ x, int64_t count, in
 __global__ void round_copy_kernel(ScaleArithmetic how, ValueRounding rounding,
                                   const bf16* __restrict__ x, int64_t count, int64_t columns,
                                   Tiling tiling, const float* scalars, const uint32_t* amaxes,
-                                  bf16* y, Tallied counting) {
+                                  bf16* y, CountPlan counting) {
   GNOMON_SHARED(uint64_t, room, [kWarp]);
   GNOMON_SHARED(uint32_t, of_peaks, [kWarp]);
   uint64_t counted = 0;
@@ -216,7 +216,7 @@ void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const flo
           uint8_t* as_stored, uint8_t* transposed, const Counting& counting, Stream stream) {
   check_matrix(rows, columns);
   launch("cast", cast_kernel, pieces_of(rows, columns), stream, format, x, rows, columns, scalars,
-         as_stored, transposed, tallied(counting, format, rows, columns, scalars));
+         as_stored, transposed, plan_counts(counting, format, rows, columns, scalars));
 }
 
 void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns, bf16* y,
@@ -227,7 +227,7 @@ void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns
   forget_amax(amax, stream);
   launch("swiglu_cast", swiglu_cast_kernel, pieces_of(rows, columns), stream, format, from, rows,
          columns, y, amax, scalars, as_stored, transposed,
-         tallied(counting, format, rows, columns, scalars));
+         plan_counts(counting, format, rows, columns, scalars));
 }
 
 void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
@@ -249,7 +249,7 @@ void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
   }
   launch("round_copy", round_copy_kernel, grid, stream, arithmetic_of(rounding), how, x, count,
          columns, tiling, scalars, whole ? nullptr : amaxes, y,
-         tallied(counting, rounding.quantizer.format, rows, columns, scalars));
+         plan_counts(counting, rounding.quantizer.format, rows, columns, scalars));
 }
 
 template <class E>

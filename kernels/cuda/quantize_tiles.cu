@@ -95,7 +95,7 @@ template <TileKind kKind>
 __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ x, int64_t rows,
                                   int64_t columns, const uint32_t* of_all, uint8_t* as_stored,
                                   uint8_t* transposed, float* inverse_scales, ScaleStrides strides,
-                                  Tallied counting) {
+                                  CountPlan counting) {
   GNOMON_SHARED(uint32_t, amaxes, [kSide]);
   GNOMON_SHARED(float, scales, [kSide]);
   GNOMON_SHARED(uint64_t, room, [kWarp]);
@@ -139,7 +139,7 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
 // A scale for a row: its block keeps it, so that it is read once.
 __global__ void cast_rows_kernel(ScaleArithmetic how, const bf16* __restrict__ x, int64_t columns,
                                  uint8_t* codes, float* inverse_scales, int64_t scale_stride,
-                                 Tallied counting) {
+                                 CountPlan counting) {
   GNOMON_SHARED(uint32_t, room, [kWarp]);
   GNOMON_SHARED(uint64_t, sums, [kWarp]);
   Bits128* const kept = dynamic_shared<Bits128>();
@@ -179,7 +179,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
                 const ScaleStrides& strides, uint32_t* amaxes, const Counting& counts,
                 Stream stream) {
   check_matrix(rows, columns);
-  const Tallied counting = tallied(counts, rounding.quantizer.format, rows, columns, nullptr);
+  const CountPlan counting = plan_counts(counts, rounding.quantizer.format, rows, columns, nullptr);
   const ScaleArithmetic how = arithmetic_of(rounding);
   const TileShape& tile = rounding.quantizer.tile;
   const Grid grid = pieces_of(rows, columns);

@@ -28,6 +28,13 @@ Truth fault_that_v2_lacks(const std::vector<std::string>& sites, int64_t from, i
   return truth;
 }
 
+std::vector<std::string> verdicts_of(const SimulatedRun& run) {
+  std::vector<std::string> names;
+  for (const RecordDecision& each : run.decisions("verdict"))
+    names.emplace_back(each.verdict.text());
+  return names;
+}
+
 TEST(MachineScenarioTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
   const SimulatedRun run = run_scenario("BitFlip");
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
@@ -104,9 +111,7 @@ TEST(MachineScenarioTest, AFaultThatAnotherVerifiersKernelsDoNotHaveIsNoChance) 
         run.start();
         run.train_until(460);
         run.drain();
-        std::vector<std::string> verdicts;
-        for (const RecordDecision& each : run.decisions("verdict"))
-          verdicts.emplace_back(each.verdict.text());
+        const std::vector<std::string> verdicts = verdicts_of(run);
         EXPECT_LE(std::ranges::count(verdicts, "chance"), equal_devices ? 0 : 1) << from;
         EXPECT_THAT(verdicts, Contains("kernel_bug")) << from;
       }
@@ -174,9 +179,7 @@ TEST(MachineScenarioTest, RoundingThatAnotherDeviceLacksIsNotCalledAKernelBug) {
       run.start();
       run.train_until(460);
       run.drain();
-      std::vector<std::string> verdicts;
-      for (const RecordDecision& each : run.decisions("verdict"))
-        verdicts.emplace_back(each.verdict.text());
+      const std::vector<std::string> verdicts = verdicts_of(run);
       EXPECT_THAT(verdicts, Contains("fp8_numerics")) << from;
       EXPECT_THAT(verdicts, Not(Contains("kernel_bug"))) << from;
       ASSERT_FALSE(run.decisions("attribution").empty()) << from;

@@ -151,11 +151,16 @@ std::vector<uint64_t> varied_run(const EngineConfig& config, Recordings& seen) {
   return hashes;
 }
 
-TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
-  TemporaryDirectory directory;
+EngineConfig one_layer(const TemporaryDirectory& directory) {
   EngineConfig config = small_engine(directory.path());
   config.model.layers = 1;
   config.model.ffn = 160;  // two blocks
+  return config;
+}
+
+TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
+  TemporaryDirectory directory;
+  const EngineConfig config = one_layer(directory);
   Recordings refused{.refused = true}, seen;
   EXPECT_EQ(varied_run(config, seen), varied_run(config, refused));
   // 21 steps of two micro-batches; work is recorded when it comes for the second time, and anew
@@ -166,9 +171,7 @@ TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
 
 TEST(CudaRepeats, RecordedWorkCountsItsCastsToo) {
   TemporaryDirectory directory;
-  EngineConfig config = small_engine(directory.path());
-  config.model.layers = 1;
-  config.model.ffn = 160;
+  const EngineConfig config = one_layer(directory);
   Recordings refused{.refused = true}, seen;
   const auto casts = [&](Recordings& recordings) {
     const BackendMakers backends = tested_backends(recordings);
@@ -216,9 +219,7 @@ std::vector<uint64_t> interrupted_run(const EngineConfig& config,
 
 TEST(CudaRepeats, ReplaysOnTheRunsOwnEngineAndRollbacksLeaveThemTheirBits) {
   TemporaryDirectory directory;
-  EngineConfig config = small_engine(directory.path());
-  config.model.layers = 1;
-  config.model.ffn = 160;
+  const EngineConfig config = one_layer(directory);
   Recordings refused{.refused = true}, seen;
   const auto hashes = interrupted_run(config, directory.path() / "recorded", seen);
   EXPECT_EQ(hashes, interrupted_run(config, directory.path() / "not", refused));

@@ -105,7 +105,7 @@ struct Shape {
 const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}, {16, 4112}};
 
 // The codes stand for the values that quantize_matrix() gives.
-// Of the first 16 of every 128 rows; `scales` are those of the grid's tiles.
+// Counts the first 16 of every 128 rows; `scales` are those of the grid's tiles.
 CastCounts expected_counts(const Quantizer& quantizer, std::span<const bf16> x, const Shape& shape,
                            std::span<const float> scales) {
   const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);

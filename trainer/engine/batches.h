@@ -26,7 +26,7 @@ class Batches {
   // The micro-batch that was read last: sequences × T tokens, and what follows each.
   std::span<const int32_t> tokens() const { return tokens_; }
   std::span<const int32_t> targets() const { return targets_; }
-  // Of the sequences read since begin(), whatever their order.
+  // Hashes the sequences read since begin(), whatever their order.
   uint64_t hash() const { return hash_; }
 
   std::span<const int32_t> heldout_tokens() const { return heldout_tokens_; }

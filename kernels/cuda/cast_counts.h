@@ -10,8 +10,8 @@ namespace gnomon::cuda {
 
 inline constexpr int kCountedRows = 16;  // of kSide
 
-// What a kernel is told.
-struct Tallied {
+// What and where a kernel counts.
+struct CountPlan {
   CastCounts* counts = nullptr;
   const float* amax = nullptr;  // of a whole tensor, where it is known
   RoundingEnds ends;
@@ -19,8 +19,8 @@ struct Tallied {
   int64_t values = 0;  // that are looked at
 };
 
-inline Tallied tallied(const Counting& counting, Format format, int64_t rows, int64_t columns,
-                       const float* scalars) {
+inline CountPlan plan_counts(const Counting& counting, Format format, int64_t rows, int64_t columns,
+                             const float* scalars) {
   const int64_t rest = rows % kSide;
   const int64_t counted = rows / kSide * kCountedRows + (rest < kCountedRows ? rest : kCountedRows);
   return {.counts = counting.counts,
@@ -31,7 +31,7 @@ inline Tallied tallied(const Counting& counting, Format format, int64_t rows, in
 }
 
 // The bits of peak_over_largest() for a tile with this amax. One that is not finite says nothing.
-__device__ inline uint32_t peak_bits(const Tallied& how, float amax, float scale) {
+__device__ inline uint32_t peak_bits(const CountPlan& how, float amax, float scale) {
   constexpr uint32_t kMost = 0x7F7FFFFFu;
   if (how.counts == nullptr || bits_of(amax) >= 0x7F800000u) return 0;
   const uint32_t over = bits_of(quotient(product(amax, scale), how.largest)) & 0x7FFFFFFFu;
@@ -47,7 +47,7 @@ __device__ inline uint64_t tally(const RoundingEnds& ends, bf16 value, float sca
 }
 
 // Adds up what the block's threads have. Every thread calls it; `room` is as in block_reduce().
-__device__ inline void report_tally(const Tallied& how, uint64_t own, uint64_t* room) {
+__device__ inline void report_tally(const CountPlan& how, uint64_t own, uint64_t* room) {
   own = block_reduce(own, uint64_t{0}, room, Add());
   if (threadIdx.x != 0) return;
   const auto add = [](int64_t& sum, uint64_t more) {
