@@ -107,8 +107,9 @@ class BackendBase {
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
   // Updates moments, master and the working copy, which is the master rounded, by the rule of
   // step.optimizer. Weight decay is decoupled: the master is multiplied by 1 − rate·decay.
-  virtual void update(const UpdateStep& step, std::span<const float> gradient,
-                      const MomentSpans& moments, std::span<float> master, WeightSpan weight) = 0;
+  virtual StateSums update(const UpdateStep& step, std::span<const float> gradient,
+                           const MomentSpans& moments, std::span<float> master,
+                           WeightSpan weight) = 0;
   virtual void zero(std::span<std::byte> x) = 0;
   template <class T>
   void zero(std::span<T> x) {

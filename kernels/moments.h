@@ -50,6 +50,13 @@ MomentSpan moments_in(std::span<std::byte> room, MomentFormat format, int64_t co
 enum class Moment { kFirst, kSecond };
 // By Moment; one that an optimizer does not have is empty.
 using MomentSpans = std::array<MomentSpan, 2>;
+// Sums modulo 2³² of the bits of masters and moments, in words as they are stored: as an update
+// read them and as it wrote them. One changed word always changes a sum.
+struct StateSums {
+  uint32_t read = 0;
+  uint32_t written = 0;
+  bool operator==(const StateSums&) const = default;
+};
 // What moments in the host's memory stand for.
 void decode_moments(const MomentSpan& stored, Moment moment, std::span<float> values);
 // Stores values in the host's memory as an update does: a pure function of the values, `seed`,

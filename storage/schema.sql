@@ -66,6 +66,7 @@ CREATE TABLE steps (
   cast_saturated REAL,                      -- NULL: NaN or not said
   cast_flushed  REAL,
   cast_peak     REAL,
+  state_changed INTEGER,                    -- 1: masters or moments had changed since the update before
   PRIMARY KEY (run, attempt, step)
 ) STRICT, WITHOUT ROWID;
 

@@ -30,6 +30,7 @@ StepReport report_of(const StepResult& result) {
     report.cast_flushed = result.casts->flushed;
     report.cast_peak = result.casts->peak;
   }
+  if (result.state_changed) report.state_changed = true;
   report.learning_rate = result.learning_rate;
   report.tokens = result.tokens;
   report.step_seconds = result.seconds;

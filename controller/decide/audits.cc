@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "base/hash.h"
-#include "base/philox.h"
 #include "controller/decide/investigating.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/verifier_records.h"
@@ -12,12 +10,10 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr uint64_t kAuditStream = 0x4155444954;  // "AUDIT": of windows that are drawn
-
-bool is_drawn(const State& s, int64_t window) {
-  const uint64_t key = hash64(s.run.name.data(), s.run.name.size());
-  const auto word = philox(key, kAuditStream, static_cast<uint64_t>(window))[0];
-  return philox_uniform(word) * static_cast<double>(kAuditEvery) < 1;
+// The trainer's memory lost the state that the step before this one had left.
+bool shows_changed_state(const State& s, const WindowState& window) {
+  const int64_t damaged = s.watch.health.state_changed_step - 1;
+  return window.start.step < damaged && damaged <= window.end_step();
 }
 
 // Two sources at least, or a difference could not be settled.
@@ -51,14 +47,20 @@ void note_unusable(Core& core, int64_t id, const std::string& why) {
 }  // namespace
 
 void order_audit(Core& core, WindowState& window) {
-  const State& s = core.s;
+  State& s = core.s;
   // A window that is measured again may have one under way.
   const bool wanted = window.kind == "shadow" && !window.audit_pending && !s.ended &&
                       s.run.capabilities.exact_replay &&
                       s.watch.audits_unusable < kAuditsUnusableMax;
   // The base of a rollback was saved under the plan before it.
   if (window.start.plan_version != window.plan_version) return;
-  if (!wanted || !can_be_settled(s) || !is_drawn(s, window.id)) return;
+  if (!wanted || !can_be_settled(s)) return;
+  int64_t& left = s.watch.audit_in;
+  if (left > 0 && !shows_changed_state(s, window)) {
+    left -= 1;
+    return;
+  }
+  left = kAuditEvery - 1;
   window.audit_pending = true;
   order(core, window, "same", "audit", "", false, kPriorityInstrument);
 }

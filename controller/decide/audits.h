@@ -9,8 +9,9 @@
 
 namespace gnomon::decide {
 
-// Orders the audit of a window that was quiet, if it is drawn: the window stays open for it. None
-// where nobody could settle a difference, or where bits cannot be compared.
+// Orders the audit of a window that was quiet, if it is its turn, or if the trainer's memory lost
+// its state there: the window stays open for it. None where nobody could settle a difference, or
+// where bits cannot be compared.
 void order_audit(Core& core, WindowState& window);
 // Other bits than the run's open a case, which finds whose they are. What is answered meanwhile by
 // another case is put on record only.

@@ -83,6 +83,7 @@ struct StepReported {
   std::optional<double> cast_saturated = {};
   std::optional<double> cast_flushed = {};
   std::optional<double> cast_peak = {};
+  std::optional<bool> state_changed = {};  // the same
 
   // Events of 0.2.0 end with batch_hash or before it.
   template <class Visitor>
@@ -99,6 +100,7 @@ struct StepReported {
     v("cast_saturated", &R::cast_saturated, Member{});
     v("cast_flushed", &R::cast_flushed, Member{});
     v("cast_peak", &R::cast_peak, Member{});
+    v("state_changed", &R::state_changed, Member{});
   }
 };
 

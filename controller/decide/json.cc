@@ -107,7 +107,7 @@ BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
 BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm, cast_saturated, cast_flushed, cast_peak))
 BOOST_DESCRIBE_STRUCT(Health, (),
                       (batch_keys, repeats, repeats_said, collapse_said, overfitting_said,
-                       mean_loss))
+                       state_changed_step, mean_loss))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
@@ -115,7 +115,7 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_down, offset_level, offset_level_step,
                        offset_windows, seen, long_seen, offset_seen, offset_down_seen, instrument,
                        burst_left, windows_judged, every, next_long, long_start, unverified_windows,
-                       dirty_since, stability, sentinels, audits_unusable, called_start,
+                       dirty_since, stability, sentinels, audits_unusable, audit_in, called_start,
                        called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, exact, recent,
@@ -194,7 +194,7 @@ StepReported step_event(const StepNumbers& step, const std::optional<std::string
   StepReported event{step.attempt,    step.step,           step.plan_version,
                      step.loss + 0.0, step.grad_norm,      step.step_seconds + 0.0,
                      step.batch_hash, step.cast_saturated, step.cast_flushed,
-                     step.cast_peak};
+                     step.cast_peak,  step.state_changed};
   if (event.grad_norm) *event.grad_norm += 0.0;
   return event;
 }

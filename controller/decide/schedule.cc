@@ -305,6 +305,25 @@ json::object call_evidence(const SentinelCall& call) {
           {"threshold", kSentinelCalls}};
 }
 
+struct CalledWindow {
+  int64_t start = 0;
+  bool looks_anyway = false;  // it was to come next
+};
+
+// Has a window begin before this step, or up to where windows have looked. None: no checkpoint is
+// there, or the run is in BF16.
+std::optional<CalledWindow> call_window(Core& core, int64_t since_step) {
+  State& s = core.s;
+  const int64_t least = std::max(s.watch_from, end_of_newest_window(s, lengths(core)));
+  const KnownCheckpoint* start = start_before(s, since_step, least);
+  if (start == nullptr || plan_of(s, plan_after(s, *start)).bf16) return std::nullopt;
+  const bool looks_anyway = start->step >= s.next_start;
+  if (!looks_anyway) s.next_start = start->step;
+  s.watch.called_start = s.next_start;
+  s.watch.called_step = s.newest_step;
+  return CalledWindow{s.next_start, looks_anyway};
+}
+
 // The policy leaves FP8 on the gradient norm's word alone.
 bool leaves_fp8(const Core& core, const SentinelCall& call) {
   return call.signal == "grad_norm" && core.policy.verification.on_gradient_norm == "bf16" &&
@@ -354,27 +373,46 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const bool soon = called_lately(s, used);
   const bool in_bf16 = plan_of(s, s.plan_version).bf16;
   if (leaves_fp8(core, call) && !looked && !in_bf16) return leave_fp8(core, call, seen);
-  const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
-  const KnownCheckpoint* start = start_before(s, call.since_step, least);
-  if (!may_be_harm(call) || looked || soon || start == nullptr ||
-      plan_of(s, plan_after(s, *start)).bf16) {
-    return core.explain(seen + " No window is ordered for it.");
-  }
-  if (start->step >= s.next_start) {
-    s.watch.called_start = s.next_start;
-    s.watch.called_step = s.newest_step;
-    return core.explain(seen + " The next window looks at it anyway.");
-  }
-  s.next_start = s.watch.called_start = start->step;
-  s.watch.called_step = s.newest_step;
+  const std::optional<CalledWindow> window =
+      may_be_harm(call) && !looked && !soon ? call_window(core, call.since_step) : std::nullopt;
+  if (!window) return core.explain(seen + " No window is ordered for it.");
+  if (window->looks_anyway) return core.explain(seen + " The next window looks at it anyway.");
   json::object evidence = call_evidence(call);
-  evidence["start_step"] = start->step;
+  evidence["start_step"] = window->start;
   core.record("sentinel",
               fmt::format("{} {} window over steps {} to {} will show whether {}.", seen,
-                          is_of_casts(call) ? "A" : "That blames nobody: a", start->step + 1,
-                          start->step + used.steps,
+                          is_of_casts(call) ? "A" : "That blames nobody: a", window->start + 1,
+                          window->start + used.steps,
                           is_of_casts(call) ? "it costs loss" : "FP8 is the cause"),
               std::move(evidence));
+  open_due_windows(core);
+}
+
+void note_changed_state(Core& core, int64_t step) {
+  State& s = core.s;
+  const WindowLengths used = lengths(core);
+  int64_t& said = s.watch.health.state_changed_step;
+  // A bit that is stuck shows in every step.
+  if (said >= 0 && said <= step && step < said + kCallWindows * used.steps) return;
+  said = step;
+  const bool looked = looked_into(s);
+  const std::optional<CalledWindow> window = looked ? std::nullopt : call_window(core, step - 1);
+  const std::string next =
+      window
+          ? fmt::format(
+                "A window from step {} on shows what it does to the loss, and is replayed "
+                "to the bit where that can be done",
+                window->start + 1)
+          : fmt::format("No window is ordered for it: {}", looked ? "something else is looked into"
+                                                                  : "the run is in BF16, or no "
+                                                                    "checkpoint is known");
+  core.record("health",
+              fmt::format("Step {} found other master weights or moments than step {} had written: "
+                          "memory of the trainer's host does not keep them, or a program writes "
+                          "where it must not. {}.",
+                          step, step - 1, next),
+              {{"step", step}})
+      .verdict = "memory_changed";
   open_due_windows(core);
 }
 

@@ -14,7 +14,7 @@ namespace gnomon::decide {
 // overdrawn it is not left alone.
 inline constexpr int64_t kSparsest = 4;
 
-// Quiet windows for each one that is audited: replayed under the run's own plan.
+// One quiet window in so many is audited: replayed under the run's own plan.
 inline constexpr int64_t kAuditEvery = 8;
 
 // A shadow of `steps` steps. `overhead` is its time over that of its steps; 0 where it was not

@@ -272,6 +272,7 @@ struct Health {
   bool repeats_said = false;
   bool collapse_said = false;
   bool overfitting_said = false;
+  int64_t state_changed_step = -1;  // newest that was said to have found a changed state; -1 = none
   // Exponentially weighted mean of the training loss, which is never below what was reported; 0 =
   // none was.
   double mean_loss = 0;
@@ -306,6 +307,7 @@ struct Watch {
   Stability stability;
   SentinelState sentinels;
   int64_t audits_unusable = 0;  // in a row
+  int64_t audit_in = 0;         // quiet windows until the next one is audited
   int64_t called_start = -1;    // a sentinel has ordered the window from here on; -1 = none waits
   int64_t called_step = -1;     // the newest step when a sentinel last did so; -1 = never
   Health health;

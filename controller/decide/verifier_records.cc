@@ -240,8 +240,8 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   const bool only_trainer = s.trust.verifiers.size() <= 1;
   const bool disputed =
       s.watch.instrument.disputed && (!only_trainer || record.since_check >= kTrainerCheckEvery);
-  due.odd = !due.suspicion.empty() || record.since_check >= record.windows || record.to_check > 0 ||
-            disputed || outlier ||
+  due.odd = !due.suspicion.empty() || record.zeros > 0 || record.since_check >= record.windows ||
+            record.to_check > 0 || disputed || outlier ||
             (record.since_check >= 2 &&
              (s.watch.burst_left > 0 || stands_apart(s, record, tolerance / 50)));
   due.check = due.odd || record.since_check >= kCheckEvery || window.instrument_pending;

@@ -192,9 +192,11 @@ class CpuBackend final : public BackendOf<E> {
   double sum_of_squares(std::span<const float> x) override {
     return cpu::sum_of_squares(threads_, x);
   }
-  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
-              std::span<float> master, WeightSpan weight) override {
-    std::visit([&](auto w) { cpu::update(threads_, step, gradient, moments, master, w); }, weight);
+  StateSums update(const UpdateStep& step, std::span<const float> gradient,
+                   const MomentSpans& moments, std::span<float> master,
+                   WeightSpan weight) override {
+    return std::visit(
+        [&](auto w) { return cpu::update(threads_, step, gradient, moments, master, w); }, weight);
   }
   void zero(std::span<std::byte> x) override { cpu::zero(threads_, x); }
 

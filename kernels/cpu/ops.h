@@ -78,8 +78,8 @@ uint64_t hash_terms(int threads, std::span<const std::byte> x, uint64_t first);
 // optimizer.cc
 double sum_of_squares(int threads, std::span<const float> x);
 template <class E>
-void update(int threads, const UpdateStep& step, std::span<const float> gradient,
-            const MomentSpans& moments, std::span<float> master, std::span<E> weight);
+StateSums update(int threads, const UpdateStep& step, std::span<const float> gradient,
+                 const MomentSpans& moments, std::span<float> master, std::span<E> weight);
 void zero(int threads, std::span<std::byte> x);
 
 }  // namespace gnomon::cpu

@@ -1,7 +1,9 @@
 // Updates of weights and what they need.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
 #include "base/errors.h"
@@ -69,6 +71,25 @@ void update_stored_block(const UpdateStep& step, const Rule& rule, int64_t begin
   }
 }
 
+template <class T>
+uint32_t sum_bits(const T* x, int64_t count) {
+  using Word = std::conditional_t<sizeof(T) == 4, uint32_t,
+                                  std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
+  uint32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += std::bit_cast<Word>(x[i]);
+  return sum;
+}
+// Elements [begin, begin + count); `begin` is a multiple of kMomentBlock.
+template <class T>
+uint32_t sum_bits(std::span<T> moments, int64_t begin, int64_t count) {
+  return sum_bits(moments.data() + begin, count);
+}
+uint32_t sum_bits(const Fp8Moments& moments, int64_t begin, int64_t count) {
+  return sum_bits(moments.codes.data() + begin, count) +
+         sum_bits(moments.scales.data() + begin / kMomentBlock, moment_blocks(count));
+}
+
 // Null where a moment is not stored as FP32, or is not there.
 float* plain(const MomentSpan& moments) {
   const auto* values = std::get_if<std::span<float>>(&moments);
@@ -76,33 +97,46 @@ float* plain(const MomentSpan& moments) {
 }
 
 template <class Rule, class E>
-void update_by(const Rule& rule, int threads, const UpdateStep& step,
-               std::span<const float> gradient, const MomentSpans& moments, std::span<float> master,
-               std::span<E> weight) {
+StateSums update_by(const Rule& rule, int threads, const UpdateStep& step,
+                    std::span<const float> gradient, const MomentSpans& moments,
+                    std::span<float> master, std::span<E> weight) {
   const int64_t count = std::ssize(gradient);
   const auto& [m, v] = moments;
   GNOMON_ASSERT(moment_elements(m) == count);
   GNOMON_ASSERT(!Rule::kHasSecondMoment || moment_elements(v) == count);
   float *plain_m = plain(m), *plain_v = plain(v);
-  if (plain_m != nullptr && (plain_v != nullptr || !Rule::kHasSecondMoment)) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t begin = 0; begin < count; begin += kBlock) {
-      update_range(step, rule, begin, std::min(kBlock, count - begin), gradient.data() + begin,
-                   plain_m + begin, plain_v == nullptr ? plain_v : plain_v + begin,
-                   master.data() + begin, weight.data() + begin);
-    }
-    return;
-  }
+  uint32_t read = 0, written = 0;
   std::visit(
       [&](const auto& stored_m, const auto& stored_v) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+        // A block stays in the cache between the update and both sums.
+        const auto bits_of = [&](int64_t begin, int64_t size) {
+          uint32_t bits = sum_bits(master.data() + begin, size) + sum_bits(stored_m, begin, size);
+          if constexpr (Rule::kHasSecondMoment) bits += sum_bits(stored_v, begin, size);
+          return bits;
+        };
+        if (plain_m != nullptr && (plain_v != nullptr || !Rule::kHasSecondMoment)) {
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : read, written)
+          for (int64_t begin = 0; begin < count; begin += kBlock) {
+            const int64_t size = std::min(kBlock, count - begin);
+            read += bits_of(begin, size);
+            update_range(step, rule, begin, size, gradient.data() + begin, plain_m + begin,
+                         plain_v == nullptr ? plain_v : plain_v + begin, master.data() + begin,
+                         weight.data() + begin);
+            written += bits_of(begin, size);
+          }
+          return;
+        }
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : read, written)
         for (int64_t begin = 0; begin < count; begin += kMomentBlock) {
-          update_stored_block(step, rule, begin, std::min(kMomentBlock, count - begin),
-                              gradient.data() + begin, stored_m, stored_v, master.data() + begin,
-                              weight.data() + begin);
+          const int64_t size = std::min(kMomentBlock, count - begin);
+          read += bits_of(begin, size);
+          update_stored_block(step, rule, begin, size, gradient.data() + begin, stored_m, stored_v,
+                              master.data() + begin, weight.data() + begin);
+          written += bits_of(begin, size);
         }
       },
       m, v);
+  return {read, written};
 }
 
 }  // namespace
@@ -120,12 +154,14 @@ double sum_of_squares(int threads, std::span<const float> x) {
 }
 
 template <class E>
-void update(int threads, const UpdateStep& step, std::span<const float> gradient,
-            const MomentSpans& moments, std::span<float> master, std::span<E> weight) {
+StateSums update(int threads, const UpdateStep& step, std::span<const float> gradient,
+                 const MomentSpans& moments, std::span<float> master, std::span<E> weight) {
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
+  StateSums sums;
   with_rule(step, [&](const auto& rule) {
-    update_by(rule, threads, step, gradient, moments, master, weight);
+    sums = update_by(rule, threads, step, gradient, moments, master, weight);
   });
+  return sums;
 }
 
 void zero(int threads, std::span<std::byte> x) {
@@ -136,9 +172,9 @@ void zero(int threads, std::span<std::byte> x) {
   }
 }
 
-template void update<bf16>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
-                           std::span<float>, std::span<bf16>);
-template void update<float>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
-                            std::span<float>, std::span<float>);
+template StateSums update<bf16>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
+                                std::span<float>, std::span<bf16>);
+template StateSums update<float>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
+                                 std::span<float>, std::span<float>);
 
 }  // namespace gnomon::cpu

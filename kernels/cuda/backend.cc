@@ -105,9 +105,14 @@ class CudaBackend final : public Backend {
     cuda::sum_of_squares(x.data(), std::ssize(x), all, all + 1, stream());
     return HostView<double>(memory(), std::span<const double>(all, 1))[0];
   }
-  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
-              std::span<float> master, WeightSpan weight) override {
-    cuda::update(step, gradient, moments, master, std::get<std::span<bf16>>(weight), stream());
+  StateSums update(const UpdateStep& step, std::span<const float> gradient,
+                   const MomentSpans& moments, std::span<float> master,
+                   WeightSpan weight) override {
+    auto* sums = reinterpret_cast<StateSums*>(doubles_.data());
+    clear_memory(sums, sizeof(StateSums), stream());
+    cuda::update(step, gradient, moments, master, std::get<std::span<bf16>>(weight), sums,
+                 stream());
+    return HostView<StateSums>(memory(), std::span<const StateSums>(sums, 1))[0];
   }
 
   void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {

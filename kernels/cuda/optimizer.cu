@@ -42,6 +42,13 @@ __device__ void store_four(float* y, const Four& four, int64_t left) {
   }
 }
 
+// The sum of the bits of those that exist.
+__device__ uint32_t sum_bits(const Four& four, int64_t left = kPerLane) {
+  uint32_t sum = 0;
+  for (int i = 0; i < kPerLane; ++i) sum += i < left ? bits_of(four[i]) : 0;
+  return sum;
+}
+
 // Four that are stored in less: as one, where all four exist.
 template <class T>
 struct alignas(kPerLane * sizeof(T)) Together {
@@ -71,13 +78,16 @@ __device__ void store_together(T* y, const Together<T>& four, int64_t left) {
 struct PlainMoments {
   float* values;
   template <class Codes>
-  __device__ Four load(int64_t at, int64_t left) const {
-    return load_four(values + at, left);
+  __device__ Four load(int64_t at, int64_t left, uint32_t& sum) const {
+    const Four four = load_four(values + at, left);
+    sum += sum_bits(four);
+    return four;
   }
   template <class Codes>
-  __device__ void store(int64_t at, int64_t left, const Four& moments, const Four*,
-                        uint32_t) const {
+  __device__ void store(int64_t at, int64_t left, const Four& moments, const Four*, uint32_t,
+                        uint32_t& sum) const {
     store_four(values + at, moments, left);
+    sum += sum_bits(moments, left);
   }
 };
 
@@ -86,21 +96,25 @@ struct PlainMoments {
 struct Bf16Moments {
   bf16* values;
   template <class Codes>
-  __device__ Four load(int64_t at, int64_t left) const {
+  __device__ Four load(int64_t at, int64_t left, uint32_t& sum) const {
     const Together<bf16> stored = load_together(values + at, left);
     Four four;
-    for (int i = 0; i < kPerLane; ++i) four[i] = value_of(stored.values[i]);
+    for (int i = 0; i < kPerLane; ++i) {
+      four[i] = value_of(stored.values[i]);
+      sum += stored.values[i].bits;
+    }
     return four;
   }
   template <class Codes>
   __device__ void store(int64_t at, int64_t left, const Four& moments, const Four* floor,
-                        uint32_t key) const {
+                        uint32_t key, uint32_t& sum) const {
     Together<bf16> stored;
     for (int i = 0; i < kPerLane; ++i) {
       bf16& code = stored.values[i];
       code = bf16_code(moments[i], random16(key, (at + i) % kMomentBlock));
       const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
       if (code.bits == 0 && keep) code.bits = 1;
+      if (i < left) sum += code.bits;
     }
     store_together(values + at, stored, left);
   }
@@ -110,17 +124,21 @@ struct CodedMoments {
   uint8_t* codes;
   float* scales;
   template <class Codes>
-  __device__ Four load(int64_t at, int64_t left) const {
+  __device__ Four load(int64_t at, int64_t left, uint32_t& sum) const {
     Four four;
     if (left <= 0) return four;
     const float scale = scales[at / kMomentBlock];
+    if (at % kMomentBlock == 0) sum += bits_of(scale);
     const Together<uint8_t> stored = load_together(codes + at, left);
-    for (int i = 0; i < kPerLane; ++i) four[i] = fp8_value<Codes>(stored.values[i]) * scale;
+    for (int i = 0; i < kPerLane; ++i) {
+      four[i] = fp8_value<Codes>(stored.values[i]) * scale;
+      sum += stored.values[i];
+    }
     return four;
   }
   template <class Codes>
   __device__ void store(int64_t at, int64_t left, const Four& moments, const Four* floor,
-                        uint32_t key) const {
+                        uint32_t key, uint32_t& sum) const {
     float amax = 0;
     for (int i = 0; i < kPerLane; ++i) {
       if (i < left) amax = fmaxf(amax, fabsf(moments[i]));
@@ -128,13 +146,17 @@ struct CodedMoments {
     amax = warp_reduce(amax, Largest());
     const float scale = moment_scale<Codes>(amax);
     const float inverse = quotient(1.0f, scale);
-    if (at % kMomentBlock == 0 && left > 0) scales[at / kMomentBlock] = scale;
+    if (at % kMomentBlock == 0 && left > 0) {
+      scales[at / kMomentBlock] = scale;
+      sum += bits_of(scale);
+    }
     Together<uint8_t> stored;
     for (int i = 0; i < kPerLane; ++i) {
       uint8_t& code = stored.values[i];
       code = fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
       const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
       if (code == 0 && keep) code = 1;
+      if (i < left) sum += code;
     }
     store_together(codes + at, stored, left);
   }
@@ -143,25 +165,29 @@ struct CodedMoments {
 // The second moments where an optimizer has none: nothing is read or written.
 struct NoMoments {
   template <class Codes>
-  __device__ Four load(int64_t, int64_t) const {
+  __device__ Four load(int64_t, int64_t, uint32_t&) const {
     return {};
   }
   template <class Codes>
-  __device__ void store(int64_t, int64_t, const Four&, const Four*, uint32_t) const {}
+  __device__ void store(int64_t, int64_t, const Four&, const Four*, uint32_t, uint32_t&) const {}
 };
 
 template <class Rule, class M, class V>
 __global__ void update_kernel(UpdateStep step, Rule rule, int64_t count,
                               const float* __restrict__ gradient, M m, V v,
-                              float* __restrict__ master, bf16* __restrict__ weight) {
+                              float* __restrict__ master, bf16* __restrict__ weight, uint32_t* read,
+                              uint32_t* written) {
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
+  uint32_t bits_read = 0, bits_written = 0;
   // Whole warps come here and stay: blocks of moments are summed up by their warp.
   const int64_t block = global_thread() / kWarp;
   const int64_t at = block * kMomentBlock + threadIdx.x % kWarp * kPerLane;
   const int64_t left = count - at;
   const Four g = load_four(gradient + at, left);
-  Four first = m.template load<E4m3Codes>(at, left);
-  Four second = v.template load<E5m2Codes>(at, left);
+  Four first = m.template load<E4m3Codes>(at, left, bits_read);
+  Four second = v.template load<E5m2Codes>(at, left, bits_read);
   Four value = load_four(master + at, left);
+  bits_read += sum_bits(value);
   for (int i = 0; i < kPerLane; ++i) {
     const float scaled = g[i] * step.gradient_scale;
     const float decay = at + i < step.decayed ? step.weight_decay : 0.0f;
@@ -171,12 +197,18 @@ __global__ void update_kernel(UpdateStep step, Rule rule, int64_t count,
   }
   const auto keys = philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
                            static_cast<uint64_t>(step.first_element / kMomentBlock + block));
-  m.template store<E4m3Codes>(at, left, first, nullptr, keys[0]);
-  v.template store<E5m2Codes>(at, left, second, &first, keys[1]);
+  m.template store<E4m3Codes>(at, left, first, nullptr, keys[0], bits_written);
+  v.template store<E5m2Codes>(at, left, second, &first, keys[1], bits_written);
   store_four(master + at, value, left);
+  bits_written += sum_bits(value, left);
   Together<bf16> rounded_values;
   for (int i = 0; i < kPerLane; ++i) rounded_values.values[i] = rounded(value[i]);
   store_together(weight + at, rounded_values, left);
+  bits_read = block_reduce(bits_read, uint32_t{0}, room, Add());
+  bits_written = block_reduce(bits_written, uint32_t{0}, room, Add());
+  if (threadIdx.x != 0) return;
+  atomicAdd(read, bits_read);
+  atomicAdd(written, bits_written);
 }
 
 __global__ void squares_kernel(const float* __restrict__ x, int64_t count, double* partials) {
@@ -209,7 +241,7 @@ CodedMoments stored(const Fp8Moments& moments) {
 }  // namespace
 
 void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
-            std::span<float> master, std::span<bf16> weight, Stream stream) {
+            std::span<float> master, std::span<bf16> weight, StateSums* sums, Stream stream) {
   const int64_t count = std::ssize(gradient);
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
   if (count == 0) return;
@@ -220,7 +252,8 @@ void update(const UpdateStep& step, std::span<const float> gradient, const Momen
     const auto start = [&](auto first, auto second) {
       launch(optimizer_row(step.optimizer).name.data(),
              update_kernel<Rule, decltype(first), decltype(second)>, grid, stream, step, rule,
-             count, gradient.data(), first, second, master.data(), weight.data());
+             count, gradient.data(), first, second, master.data(), weight.data(), &sums->read,
+             &sums->written);
     };
     if constexpr (Rule::kHasSecondMoment) {
       GNOMON_ASSERT(moment_elements(v) == count);

@@ -9,9 +9,9 @@
 
 namespace gnomon::cuda {
 
-// Pointers of the spans are 16-byte aligned.
+// Pointers of the spans are 16-byte aligned. Adds to `sums`, on the device.
 void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
-            std::span<float> master, std::span<bf16> weight, Stream stream);
+            std::span<float> master, std::span<bf16> weight, StateSums* sums, Stream stream);
 
 // *sum = Σ x², in one order whatever the device. `scratch` has kSquaresScratch doubles.
 inline constexpr int64_t kSquaresScratch = 1024;

@@ -243,6 +243,7 @@ void Rehearsal::train_step() {
     reported.cast_flushed = as_traced(result.casts->flushed);
     reported.cast_peak = as_traced(result.casts->peak);
   }
+  if (result.state_changed) reported.state_changed = true;
   feed(reported);
 }
 

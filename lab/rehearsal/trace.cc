@@ -81,8 +81,9 @@ bool same(double a, double b) {
 bool follows(const TracedEvent& before, const TracedEvent& event) {
   const auto* a = std::get_if<decide::StepReported>(&before.event);
   const auto* b = std::get_if<decide::StepReported>(&event.event);
-  return a != nullptr && b != nullptr && b->attempt == a->attempt && b->step == a->step + 1 &&
-         b->plan_version == a->plan_version && b->batch_hash.empty() == a->batch_hash.empty() &&
+  return a != nullptr && b != nullptr && !a->state_changed && !b->state_changed &&
+         b->attempt == a->attempt && b->step == a->step + 1 && b->plan_version == a->plan_version &&
+         b->batch_hash.empty() == a->batch_hash.empty() &&
          b->cast_peak.has_value() == a->cast_peak.has_value() && same(b->seconds, a->seconds) &&
          same(event.at, before.at + b->seconds);
 }
@@ -122,9 +123,10 @@ std::string line_of_steps(std::span<const TracedEvent> events) {
       hashes.empty() ? "" : fmt::format(",\"batch_hashes\":[{}]", fmt::join(hashes, ","));
   return fmt::format(
       "{{\"at\":{},\"steps\":{{\"attempt\":{},\"first\":{},\"plan_version\":{},\"seconds\":{},"
-      "\"losses\":{},\"grad_norms\":{}{}{}}}}}\n",
+      "\"losses\":{},\"grad_norms\":{}{}{}{}}}}}\n",
       events.front().at, first.attempt, first.step, first.plan_version, first.seconds,
-      numbers(losses), numbers(norms), batches, columns_of_casts(events));
+      numbers(losses), numbers(norms), batches, columns_of_casts(events),
+      first.state_changed ? ",\"state_changed\":true" : "");
 }
 
 void read_steps(const json::object& steps, double at, Trace& trace, Losses& reported) {
@@ -135,6 +137,7 @@ void read_steps(const json::object& steps, double at, Trace& trace, Losses& repo
   step.seconds = to_double(steps.at("seconds"));
   const std::vector<double> losses = to_doubles(steps.at("losses"));
   const std::vector<double> norms = to_doubles(steps.at("grad_norms"));
+  if (steps.contains("state_changed")) step.state_changed = true;  // it is the only step
   const json::value* hashes = steps.if_contains("batch_hashes");
   for (size_t i = 0; i < losses.size(); ++i) {
     step.loss = losses[i];

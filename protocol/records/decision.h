@@ -17,11 +17,11 @@ inline constexpr std::array<std::string_view, 14> kDecisionKinds = {
     "alarm",  "verdict",    "attribution", "action",    "recovered", "probe",    "return",
     "accept", "instrument", "override",    "directive", "cadence",   "sentinel", "health"};
 using DecisionKind = Word<kDecisionKinds>;
-inline constexpr std::array<std::string_view, 18> kVerdicts = {
+inline constexpr std::array<std::string_view, 19> kVerdicts = {
     "none",          "transient_fault", "persistent_fault",  "verifier_fault",    "data_mismatch",
     "generic_spike", "chance",          "kernel_bug",        "accepted_gap",      "fp8_numerics",
     "scale_drift",   "unexplained",     "broken_instrument", "unstable_training", "stable_training",
-    "repeated_data", "loss_collapse",   "overfitting"};
+    "repeated_data", "loss_collapse",   "overfitting",       "memory_changed"};
 using VerdictName = Word<kVerdicts>;
 inline constexpr std::array<std::string_view, 9> kActions = {
     "none", "pin", "recipe", "bf16", "rollback", "hold", "stop", "return", "quarantine"};

@@ -102,6 +102,7 @@ struct StepNumbers {
   std::optional<double> cast_saturated = {};
   std::optional<double> cast_flushed = {};
   std::optional<double> cast_peak = {};
+  std::optional<bool> state_changed = {};
 
   template <class Visitor>
   static void describe(Visitor&& v) {
@@ -137,6 +138,9 @@ struct StepNumbers {
       Member{.range = kCastPeakRange,
              .help = "Largest absolute value times scale, over the format's largest, of the tensor "
                      "where that is greatest; 1 fits exactly."});
+    v("state_changed", &R::state_changed,
+      Member{.help = "True: the step's update found other master weights or moments than the "
+                     "update before had written. Absent: it did not, or nothing was compared."});
   }
 };
 

@@ -25,6 +25,7 @@ namespace {
 using rehearsal::RunSetup;
 using rehearsal::Trace;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::Not;
 using ::testing::SizeIs;
 
@@ -138,6 +139,23 @@ TEST_F(RehearsalTest, AFlippedBitIsNotBlamedOnFp8) {
   EXPECT_THAT(verdicts(trace), Not(Contains("fp8_numerics")));
   EXPECT_THAT(actions_of(trace), Contains("rollback"));
   EXPECT_TRUE(std::isfinite(trace.result.heldout_bf16));
+}
+
+// It costs no loss, no window would have been audited, and its weight is trained on.
+TEST_F(RehearsalTest, AFlippedBitThatNoLossShowsIsSeenInTheNextStep) {
+  RunSetup setup = tiny();
+  setup.engine.faults = {fault(FaultKind::kBitFlip, kDown + ".weight", 65)};
+  setup.engine.faults[0].bit = 20;
+  const Trace trace =
+      Trace::from_text(rehearsal::rehearse(setup).to_text(), "a trace that was just made");
+  EXPECT_THAT(verdicts(trace), ElementsAre("transient_fault"));
+  EXPECT_THAT(actions_of(trace), ElementsAre("rollback"));
+  std::vector<int64_t> seen;
+  for (const auto& [at, event] : trace.events) {
+    const auto* step = std::get_if<decide::StepReported>(&event);
+    if (step != nullptr && step->state_changed) seen.push_back(step->step);
+  }
+  EXPECT_THAT(seen, ElementsAre(66));
 }
 
 // Three kinds of lies of one of two verifiers; the trainer replays what they disagree about.

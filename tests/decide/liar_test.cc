@@ -207,6 +207,27 @@ TEST(LiarTest, NoDifferenceAgainAndAgainIsNamedBesideAnHonestOne) {
   }
 }
 
+// One answer is enough to look: with few windows there may be no second one.
+TEST(LiarTest, NoDifferenceAtAllIsMeasuredAgainAtOnce) {
+  for (const int64_t from : {300, 420, 540, 660, 780}) {
+    Truth truth;
+    truth.verifiers = {"v1:1", "v2:2"};
+    truth.trainer_replays = true;
+    truth.replays_per_step_percent = 100;
+    SimulatedRun run(truth, scenario_policy());
+    int64_t lies = 0;
+    run.lie = [&](ReplayFinished& answer) {
+      if (run.step < from || answer.verifier != "v2:2" || !in_bf16(answer)) return;
+      lies += answer.purpose == "shadow" ? 1 : 0;
+      no_difference()(answer);
+    };
+    run.start();
+    while (run.state.trust.quarantined.empty() && run.step < 1000) run.train_until(run.step + 1);
+    EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v2:2"));
+    EXPECT_EQ(lies, 1) << from;
+  }
+}
+
 // A trainer that only confirms is the third source of two, and the second of one.
 TEST(LiarTest, ATrainerThatConfirmsSaysWhichOfTwoIsWrong) {
   for (const double percent : {-1.4, -0.5, 0.7}) {

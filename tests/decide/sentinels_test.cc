@@ -314,7 +314,8 @@ TEST(CastSentinelTest, StatesAndEventsOfOtherVersionsAreRead) {
 
 TEST(CastSentinelTest, AnEventHasWhatTheReportSaid) {
   StepNumbers report{1, 2, 3, 4, 5};
-  EXPECT_FALSE(step_event(report).cast_saturated);
+  EXPECT_FALSE(step_event(report).cast_saturated || step_event(report).state_changed);
+  report.state_changed = true;
   report.cast_saturated = 0.25;
   report.cast_flushed = 0.5;
   report.cast_peak = 64;
@@ -322,6 +323,7 @@ TEST(CastSentinelTest, AnEventHasWhatTheReportSaid) {
   EXPECT_EQ(event.cast_saturated, 0.25);
   EXPECT_EQ(event.cast_flushed, 0.5);
   EXPECT_EQ(event.cast_peak, 64);
+  EXPECT_EQ(event.state_changed, true);
 }
 
 }  // namespace

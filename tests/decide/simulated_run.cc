@@ -82,6 +82,7 @@ double SimulatedRun::held_out(int64_t at, double total_damage) const {
 }
 
 void SimulatedRun::train_step() {
+  const bool state_changed = truth_.sums_state && flipped_.contains({attempt, step});
   step += 1;
   const std::set<std::string> sites = fp8(plan_);
   const double loss = step_loss(step, damage, sites);
@@ -102,6 +103,7 @@ void SimulatedRun::train_step() {
   const double seconds = sites.empty() ? truth_.bf16_step_seconds : 1;
   StepReported report{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss,
                       seconds};
+  if (state_changed) report.state_changed = true;
   if (truth_.casts) truth_.casts(report);
   feed(report);
   if (step % truth_.checkpoint_every == 0) save();

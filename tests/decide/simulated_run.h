@@ -33,7 +33,8 @@ struct Truth {
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   std::function<bool(int64_t step)> silent_flip;  // other bits from here on, and no damage
-  bool inexact = false;                           // no two computations give the same bits
+  bool sums_state = false;  // the step after a flip says that it has found another state
+  bool inexact = false;     // no two computations give the same bits
   bool equal_fingerprints = true;
   bool in_kernel = false;    // the damage comes from the FP8 kernels: `fakequant` has none of it
   bool in_compiler = false;  // or from compiled code: `eager` has none of it

@@ -1,5 +1,7 @@
 #include "tests/engine/engine_fixture.h"
 
+#include <gtest/gtest.h>
+
 #include "base/philox.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/engine/synthetic_data.h"
@@ -53,7 +55,13 @@ EngineConfig small_engine(const std::filesystem::path& directory) {
 
 std::vector<uint64_t> train_hashes(Engine& engine, int steps) {
   std::vector<uint64_t> hashes;
-  for (int i = 0; i < steps; ++i) hashes.push_back(engine.train_step().weights_hash);
+  for (int i = 0; i < steps; ++i) {
+    const StepResult result = engine.train_step();
+    hashes.push_back(result.weights_hash);
+    if (engine.config().faults.empty()) {
+      EXPECT_FALSE(result.state_changed) << "step " << result.step;
+    }
+  }
   return hashes;
 }
 

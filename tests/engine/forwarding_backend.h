@@ -46,10 +46,13 @@ class ForwardingBackend : public BackendOf<E> {
     around({x.data()}, [&] { sum = backend_->sum_of_squares(x); });
     return sum;
   }
-  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
-              std::span<float> master, WeightSpan weight) override {
+  StateSums update(const UpdateStep& step, std::span<const float> gradient,
+                   const MomentSpans& moments, std::span<float> master,
+                   WeightSpan weight) override {
+    StateSums sums;
     around({gradient.data(), master.data()},
-           [&] { backend_->update(step, gradient, moments, master, weight); });
+           [&] { sums = backend_->update(step, gradient, moments, master, weight); });
+    return sums;
   }
   void zero(std::span<std::byte> x) override {
     around({x.data()}, [&] { backend_->zero(x); });

@@ -80,6 +80,7 @@ TEST_P(CudaUpdate, TakesTheStepsThatTheCpuTakes) {
     std::vector<bf16> weight(master.size()), cpu_weight = weight;
     Stored m(GetParam().first, count), v(GetParam().second, count);
     Stored cpu_m(GetParam().first, count), cpu_v(GetParam().second, count);
+    StateSums before;
     for (int step = 1; step <= 3; ++step) {
       const std::vector<float> gradient =
           random_floats(static_cast<uint64_t>(10 + step), count, 0.3f);
@@ -100,13 +101,19 @@ TEST_P(CudaUpdate, TakesTheStepsThatTheCpuTakes) {
       OnDevice<float> its_master(master);
       OnDevice<bf16> its_weight(weight);
       const StoredOnDevice its_m(m), its_v(v);
+      OnDevice<StateSums> its_sums(std::vector<StateSums>(1));
       update(how, {its_gradient.data(), gradient.size()}, spans(its_m.span, its_v.span),
-             its_master.span(), its_weight.span(), device_stream());
+             its_master.span(), its_weight.span(), its_sums.data(), device_stream());
+      StateSums sums;
+      its_sums.read(std::span(&sums, 1));
       its_master.read(master);
       its_weight.read(weight);
       its_m.read();
       its_v.read();
-      cpu::update<bf16>(2, how, gradient, spans(cpu_m.span, cpu_v.span), cpu_master, cpu_weight);
+      const StateSums cpu_sums = cpu::update<bf16>(2, how, gradient, spans(cpu_m.span, cpu_v.span),
+                                                   cpu_master, cpu_weight);
+      ASSERT_EQ(sums.read, step == 1 ? cpu_sums.read : before.written);
+      before = sums;
       int64_t differ = 0;
       for (size_t i = 0; i < master.size(); ++i) {
         const auto at = static_cast<int64_t>(i);

@@ -92,6 +92,9 @@ struct Moments {
         halves(static_cast<size_t>(count)),
         codes(static_cast<size_t>(count)),
         scales(static_cast<size_t>(moment_blocks(count))) {
+    point(format);
+  }
+  void point(MomentFormat format) {
     if (format == MomentFormat::kFp32) span = std::span(floats);
     if (format == MomentFormat::kBf16) span = std::span(halves);
     if (format == MomentFormat::kFp8) span = Fp8Moments{codes, scales};
@@ -163,6 +166,48 @@ TEST_P(StoredMoments, TheSecondMomentFallsWhenGradientsDo) {
   double expected =
       (1 - std::pow(0.95, 100)) * std::pow(0.95, 100) + 1e-4 * (1 - std::pow(0.95, 100));
   EXPECT_NEAR(mean / expected, 1.0, 0.1);
+}
+
+TEST_P(StoredMoments, TheUpdateSumsUpTheStateThatItReadsAndTheOneThatItWrites) {
+  constexpr int64_t kCount = 4100;
+  const auto other_threads = make_cpu_backend(2);
+  Moments m(GetParam(), kCount), v(GetParam(), kCount);
+  std::vector<float> master = random_floats(1, kCount);
+  std::vector<bf16> weight(kCount);
+  StateSums before;
+  for (int64_t t = 1; t <= 4; ++t) {
+    auto gradient = random_floats(100 + static_cast<uint64_t>(t), kCount);
+    const auto& with = t % 2 == 0 ? other_threads : backend;
+    const StateSums sums = with->update(adamw_step(t), gradient, {m.span, v.span}, master, weight);
+    if (t > 1) {
+      EXPECT_EQ(sums.read, before.written) << t;
+    }
+    EXPECT_NE(sums.read, sums.written);
+    before = sums;
+  }
+  const auto read_now = [&] {
+    Moments own_m = m, own_v = v;
+    own_m.point(GetParam());
+    own_v.point(GetParam());
+    std::vector<float> own = master;
+    return backend->update(adamw_step(5), master, {own_m.span, own_v.span}, own, weight).read;
+  };
+  ASSERT_EQ(read_now(), before.written);
+  // One bit of each kind of word that is stored; what is not stored is not summed up.
+  const auto differs = [&](auto& word) {
+    auto* byte = reinterpret_cast<unsigned char*>(&word);
+    *byte = static_cast<unsigned char>(*byte ^ 1U);
+    const bool seen = read_now() != before.written;
+    *byte = static_cast<unsigned char>(*byte ^ 1U);
+    return seen;
+  };
+  EXPECT_TRUE(differs(master[4099]));
+  for (Moments* moments : {&m, &v}) {
+    EXPECT_EQ(differs(moments->floats[77]), GetParam() == MomentFormat::kFp32);
+    EXPECT_EQ(differs(moments->halves[4096]), GetParam() == MomentFormat::kBf16);
+    EXPECT_EQ(differs(moments->codes[5]), GetParam() == MomentFormat::kFp8);
+    EXPECT_EQ(differs(moments->scales[32]), GetParam() == MomentFormat::kFp8);
+  }
 }
 
 TEST_P(StoredMoments, CutsAndThreadsChangeNoBit) {

@@ -21,6 +21,7 @@ void report_health_and_statistics(FakeTrainer& trainer, int64_t step) {
   report.grad_norm = std::numeric_limits<double>::infinity();
   report.cast_saturated = 1e-6;
   report.cast_peak = std::numeric_limits<double>::infinity();
+  report.state_changed = true;
   trainer.post_steps({{report}});
   StatisticsReport statistics;
   statistics.step = step;

@@ -180,9 +180,11 @@ TEST(RecordTest, AStepNeedNotSayWhatCastsDid) {
   EXPECT_EQ(with(R"("cast_flushed":1e-6)").cast_flushed, 1e-6);
   EXPECT_EQ(with(R"("cast_peak":1e60)").cast_peak, 1e60);
   EXPECT_TRUE(std::isinf(*with(R"("cast_peak":"Infinity")").cast_peak));
+  EXPECT_FALSE(without.state_changed);
+  EXPECT_EQ(with(R"("state_changed":true)").state_changed, true);
   for (const char* members :
        {R"("cast_saturated":0)", R"("cast_saturated":1.1)", R"("cast_flushed":"NaN")",
-        R"("cast_flushed":-1e-6)", R"("cast_peak":-1)"}) {
+        R"("cast_flushed":-1e-6)", R"("cast_peak":-1)", R"("state_changed":1)"}) {
     EXPECT_THROW(with(members), JsonError) << members;
   }
 }

@@ -79,9 +79,9 @@ TEST_F(LedgerMigrationTest, AColumnThatMayBeNullIsAddedToAnOlderFile) {
   EXPECT_THAT(refusal(), HasSubstr("has no column steps of table windows"));
 }
 
-// A file of 0.2.0: its steps stay and say nothing of casts.
+// A file of 0.2.0: its steps stay and say nothing of casts and states.
 TEST_F(LedgerMigrationTest, StepsFromBeforeCastsWereCountedAreRead) {
-  const StepRow step{{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", "11", 1e-6, 2e-6, 64}, 1, 2.0};
+  const StepRow step{{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", "11", 1e-6, 2e-6, 64, true}, 1, 2.0};
   {
     Ledger ledger(options());
     ledger.write([&](LedgerTransaction& t) { ledger::insert_step(t.connection(), step); });
@@ -89,7 +89,8 @@ TEST_F(LedgerMigrationTest, StepsFromBeforeCastsWereCountedAreRead) {
   SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
       .exec(
           "ALTER TABLE steps DROP COLUMN cast_saturated; ALTER TABLE steps DROP COLUMN "
-          "cast_flushed; ALTER TABLE steps DROP COLUMN cast_peak");
+          "cast_flushed; ALTER TABLE steps DROP COLUMN cast_peak; ALTER TABLE steps DROP COLUMN "
+          "state_changed");
   Ledger ledger(options());
   ledger.write([&](LedgerTransaction& t) {
     StepRow next = step;
@@ -101,6 +102,8 @@ TEST_F(LedgerMigrationTest, StepsFromBeforeCastsWereCountedAreRead) {
     ASSERT_EQ(steps.size(), 2U);
     EXPECT_EQ(steps[0].batch_hash, "11");
     EXPECT_FALSE(steps[0].cast_saturated || steps[0].cast_flushed || steps[0].cast_peak);
+    EXPECT_FALSE(steps[0].state_changed);
+    EXPECT_EQ(steps[1].state_changed, true);
     EXPECT_EQ(steps[1].cast_saturated, 1e-6);
     EXPECT_EQ(steps[1].cast_flushed, 2e-6);
     EXPECT_EQ(steps[1].cast_peak, 64);

@@ -169,6 +169,7 @@ void Engine::perturb(int64_t seed, double scale) try {
   self.memory().settle();
   const Shard& shard = self.optimizer->shard();
   edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
+    self.optimizer->state().forget_sums();
     perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
     std::visit(
         [&]<class E>(std::span<E> updated) {
@@ -213,8 +214,12 @@ StepResult Engine::train_step(StatisticsCollector* collector, bool twice) try {
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   self.memory().settle();  // a checkpoint may still be copied from what changes now
   if (result.finite) {
-    self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
-                           self.working().updated(self.optimizer->shard()));
+    const bool kept =
+        self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
+                               self.working().updated(self.optimizer->shard()));
+    double changed = kept ? 0 : 1;
+    self.collectives.all_reduce_sum(std::span(&changed, 1));
+    result.state_changed = changed > 0;
     spoil_second_moments(self, step);
     self.share_weights();
   }

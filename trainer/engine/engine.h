@@ -157,6 +157,9 @@ struct StepResult {
   bool finite = true;       // loss and grad_norm
   // The casts of all ranks. Absent where nothing was cast, or the backend does not count.
   std::optional<CastSummary> casts = {};
+  // Masters or moments were not what the update before had written when this step's update read
+  // them: memory did not keep them, or something wrote where it must not.
+  bool state_changed = false;
   // Says where two computations of the step differ: ranks, hosts and tensors, and what a third one
   // gave. Empty: they agree, or it was computed once.
   std::string mismatch;

@@ -125,6 +125,7 @@ void spoil_second_moments(EngineImpl& self, int64_t at) {
     spoilt.push_back({*how, begin, end});
   }
   if (spoilt.empty()) return;
+  self.optimizer->state().forget_sums();
   const HostView<float> scales(self.memory(), moments.scales);
   const HostView<uint8_t> codes(self.memory(), moments.codes);
   std::vector<double> amaxes;

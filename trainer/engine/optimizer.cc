@@ -40,12 +40,12 @@ double Optimizer::norm(std::span<const float> gradients) const {
   return std::sqrt(sum_of_squares(gradients));
 }
 
-void Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
+bool Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
                        WeightSpan weights) {
-  update(step, config_.at(step), norm, gradients, weights);
+  return update(step, config_.at(step), norm, gradients, weights);
 }
 
-void Optimizer::update(int64_t step, double learning_rate, double norm,
+bool Optimizer::update(int64_t step, double learning_rate, double norm,
                        std::span<const float> gradients, WeightSpan weights) {
   double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
   state_.count_update();
@@ -65,7 +65,7 @@ void Optimizer::update(int64_t step, double learning_rate, double norm,
       .first_element = shard().begin,
       .optimizer = config_.name,
   };
-  backend_.update(update, gradients, moments(), masters(), weights);
+  return state_.note_sums(backend_.update(update, gradients, moments(), masters(), weights));
 }
 
 }  // namespace gnomon

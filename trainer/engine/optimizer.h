@@ -34,11 +34,11 @@ class Optimizer {
   double norm(std::span<const float> gradients) const;
   // One update in step 1, 2, ..., of which any may have been skipped: gradients are clipped to
   // config.clip by `norm`, that of all elements. `gradients` and `weights`, the working copy, are
-  // the shard's. Weights, masters and moments are written.
-  void update(int64_t step, double learning_rate, double norm, std::span<const float> gradients,
+  // the shard's. Weights, masters and moments are written. Returns OptimizerState::note_sums().
+  bool update(int64_t step, double learning_rate, double norm, std::span<const float> gradients,
               WeightSpan weights);
   // The same at the configured learning rate.
-  void update(int64_t step, double norm, std::span<const float> gradients, WeightSpan weights);
+  bool update(int64_t step, double norm, std::span<const float> gradients, WeightSpan weights);
 
  private:
   OptimizerConfig config_;

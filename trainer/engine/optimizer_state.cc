@@ -121,6 +121,7 @@ bool OptimizerState::has_room_for(const MomentFormats& formats) const {
 
 void OptimizerState::set_formats(const MomentFormats& formats) {
   GNOMON_ASSERT(has_room_for(formats));
+  forget_sums();
   formats_ = formats;
   for_moments(optimizer_, [&](Moment moment, size_t place) {
     moments_[place] = moments_in(moment_rooms_[place], formats.of(moment), shard_.size());
@@ -145,8 +146,15 @@ void OptimizerState::change_formats(const MomentFormats& formats, uint64_t seed,
   set_formats(formats);
 }
 
+bool OptimizerState::note_sums(const StateSums& sums) {
+  const bool kept = !written_ || *written_ == sums.read;
+  written_ = sums.written;
+  return kept;
+}
+
 void OptimizerState::clear_moments(BackendBase& backend) {
   updates_ = 0;
+  forget_sums();
   for_moments(optimizer_,
               [&](Moment /*moment*/, size_t place) { backend.zero(moment_rooms_[place]); });
 }
@@ -165,6 +173,7 @@ std::vector<TensorView> OptimizerState::names(OptimizerKind optimizer,
 }
 
 void OptimizerState::load(const SafetensorsFile& file, const ParameterLayout& layout) {
+  forget_sums();
   for (const Column& column : columns_of(optimizer_, masters_, moments_)) {
     auto copy = [&](const std::string& name, int64_t offset, int64_t size) {
       const int64_t begin = std::max(offset, shard_.begin);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,11 @@ class OptimizerState {
   void count_update() { ++updates_; }
   // By the backend whose memory it is in; after it there was no update.
   void clear_moments(BackendBase& backend);
+  // Notes an update's sums. Returns whether it read what the update before had written: false says
+  // that the memory did not keep it. True where something else was meant to write since.
+  bool note_sums(const StateSums& sums);
+  // Masters or moments were written by something else than an update.
+  void forget_sums() { written_.reset(); }
 
   // Every tensor of the file for all elements of `layout`, which the shard must be.
   std::vector<TensorView> views(const ParameterLayout& layout);
@@ -98,6 +104,7 @@ class OptimizerState {
   MomentFormat room_;
   MomentFormats formats_;
   int64_t updates_ = 0;
+  std::optional<uint32_t> written_;  // StateSums' of the newest update
   std::span<float> masters_;
   std::array<std::span<std::byte>, 2> moment_rooms_;  // by Moment
   MomentSpans moments_;
