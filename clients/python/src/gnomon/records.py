@@ -206,6 +206,9 @@ class StepReport:
     # Before clipping; absent where it is not computed.
     grad_norm: float | None = field(default=None, kw_only=True)
     learning_rate: float | None = field(default=None, kw_only=True)
+    # True: the step's update found other master weights or moments than the update before had
+    # written. Absent: it did not, or nothing was compared.
+    state_changed: bool | None = field(default=None, kw_only=True)
     step_seconds: float | None = field(default=None, kw_only=True)
     time: float | None = field(default=None, kw_only=True)
     tokens: int | None = field(default=None, kw_only=True)
