@@ -3,7 +3,6 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <type_traits>
 #include <vector>
 
 #include "base/errors.h"
@@ -24,60 +23,56 @@ double block_sum_of_squares(const float* x, int64_t count) {
   return sum;
 }
 
+uint32_t word_of(float x) { return std::bit_cast<uint32_t>(x); }
+uint32_t word_of(bf16 x) { return x.bits; }
+uint32_t word_of(uint8_t x) { return x; }
+
 // Elements that keep the same part of their weight, `kept`. `v` may be null where the rule has no
-// second moment.
-template <class Rule, class E>
-void update_block(const Rule rule, float gradient_scale, float kept,
-                  const float* __restrict gradient, float* __restrict m, float* __restrict v,
-                  float* __restrict master, E* __restrict weight, int64_t count) {
-#pragma omp simd
+// second moment. The sums are those of masters, and with kMoments of moments.
+template <bool kMoments, class Rule, class E>
+StateSums update_block(const Rule rule, float gradient_scale, float kept,
+                       const float* __restrict gradient, float* __restrict m, float* __restrict v,
+                       float* __restrict master, E* __restrict weight, int64_t count) {
+  uint32_t read = 0, written = 0;
+#pragma omp simd reduction(+ : read, written)
   for (int64_t i = 0; i < count; ++i) {
     float first = m[i], second = 0.0f;
     if constexpr (Rule::kHasSecondMoment) second = v[i];
+    read += word_of(master[i]);
+    if constexpr (kMoments) read += word_of(first) + word_of(second);
     float value = master[i] * kept - rule.step(gradient[i] * gradient_scale, first, second);
     m[i] = first;
     if constexpr (Rule::kHasSecondMoment) v[i] = second;
     master[i] = value;
     weight[i] = from_float<E>(value);
+    written += word_of(value);
+    if constexpr (kMoments) {
+      written += word_of(first);
+      if constexpr (Rule::kHasSecondMoment) written += word_of(second);
+    }
   }
+  return {read, written};
 }
 
 // Elements [begin, begin + count) of a call of update(): those below step.decayed decay.
-template <class Rule, class E>
-void update_range(const UpdateStep& step, const Rule& rule, int64_t begin, int64_t count,
-                  const float* gradient, float* m, float* v, float* master, E* weight) {
+template <bool kMoments, class Rule, class E>
+StateSums update_range(const UpdateStep& step, const Rule& rule, int64_t begin, int64_t count,
+                       const float* gradient, float* m, float* v, float* master, E* weight) {
   const int64_t decayed = std::clamp<int64_t>(step.decayed - begin, 0, count);
-  update_block(rule, step.gradient_scale, 1.0f - step.learning_rate * step.weight_decay, gradient,
-               m, v, master, weight, decayed);
-  update_block(rule, step.gradient_scale, 1.0f, gradient + decayed, m + decayed,
-               v == nullptr ? v : v + decayed, master + decayed, weight + decayed, count - decayed);
-}
-
-// The same where a moment is not FP32; `begin` is a multiple of kMomentBlock.
-template <class Rule, class M, class V, class E>
-void update_stored_block(const UpdateStep& step, const Rule& rule, int64_t begin, int64_t count,
-                         const float* gradient, const M& m, const V& v, float* master, E* weight) {
-  alignas(64) float first[kMomentBlock];
-  alignas(64) float second[kMomentBlock];
-  load_moments<E4m3Codes>(m, begin, count, first);
-  if constexpr (Rule::kHasSecondMoment) load_moments<E5m2Codes>(v, begin, count, second);
-  update_range(step, rule, begin, count, gradient, first, second, master, weight);
-  const std::array<uint32_t, 4> keys =
-      philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
-             static_cast<uint64_t>((step.first_element + begin) / kMomentBlock));
-  store_moments<E4m3Codes>(m, begin, count, first, nullptr, keys[0]);
-  if constexpr (Rule::kHasSecondMoment) {
-    store_moments<E5m2Codes>(v, begin, count, second, first, keys[1]);
-  }
+  const StateSums one = update_block<kMoments>(rule, step.gradient_scale,
+                                               1.0f - step.learning_rate * step.weight_decay,
+                                               gradient, m, v, master, weight, decayed);
+  const StateSums two = update_block<kMoments>(rule, step.gradient_scale, 1.0f, gradient + decayed,
+                                               m + decayed, v == nullptr ? v : v + decayed,
+                                               master + decayed, weight + decayed, count - decayed);
+  return {one.read + two.read, one.written + two.written};
 }
 
 template <class T>
 uint32_t sum_bits(const T* x, int64_t count) {
-  using Word = std::conditional_t<sizeof(T) == 4, uint32_t,
-                                  std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
   uint32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; ++i) sum += std::bit_cast<Word>(x[i]);
+  for (int64_t i = 0; i < count; ++i) sum += word_of(x[i]);
   return sum;
 }
 // Elements [begin, begin + count); `begin` is a multiple of kMomentBlock.
@@ -88,6 +83,35 @@ uint32_t sum_bits(std::span<T> moments, int64_t begin, int64_t count) {
 uint32_t sum_bits(const Fp8Moments& moments, int64_t begin, int64_t count) {
   return sum_bits(moments.codes.data() + begin, count) +
          sum_bits(moments.scales.data() + begin / kMomentBlock, moment_blocks(count));
+}
+
+// The same where a moment is not FP32; `begin` is a multiple of kMomentBlock.
+template <class Rule, class M, class V, class E>
+StateSums update_stored_block(const UpdateStep& step, const Rule& rule, int64_t begin,
+                              int64_t count, const float* gradient, const M& m, const V& v,
+                              float* master, E* weight) {
+  alignas(64) float first[kMomentBlock];
+  alignas(64) float second[kMomentBlock];
+  const auto moment_bits = [&] {
+    uint32_t bits = sum_bits(m, begin, count);
+    if constexpr (Rule::kHasSecondMoment) bits += sum_bits(v, begin, count);
+    return bits;
+  };
+  StateSums sums{moment_bits(), 0};
+  load_moments<E4m3Codes>(m, begin, count, first);
+  if constexpr (Rule::kHasSecondMoment) load_moments<E5m2Codes>(v, begin, count, second);
+  const StateSums of_masters =
+      update_range<false>(step, rule, begin, count, gradient, first, second, master, weight);
+  sums.read += of_masters.read;
+  const std::array<uint32_t, 4> keys =
+      philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
+             static_cast<uint64_t>((step.first_element + begin) / kMomentBlock));
+  store_moments<E4m3Codes>(m, begin, count, first, nullptr, keys[0]);
+  if constexpr (Rule::kHasSecondMoment) {
+    store_moments<E5m2Codes>(v, begin, count, second, first, keys[1]);
+  }
+  sums.written = of_masters.written + moment_bits();
+  return sums;
 }
 
 // Null where a moment is not stored as FP32, or is not there.
@@ -106,33 +130,27 @@ StateSums update_by(const Rule& rule, int threads, const UpdateStep& step,
   GNOMON_ASSERT(!Rule::kHasSecondMoment || moment_elements(v) == count);
   float *plain_m = plain(m), *plain_v = plain(v);
   uint32_t read = 0, written = 0;
+  if (plain_m != nullptr && (plain_v != nullptr || !Rule::kHasSecondMoment)) {
+#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : read, written)
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const StateSums sums = update_range<true>(step, rule, begin, std::min(kBlock, count - begin),
+                                                gradient.data() + begin, plain_m + begin,
+                                                plain_v == nullptr ? plain_v : plain_v + begin,
+                                                master.data() + begin, weight.data() + begin);
+      read += sums.read;
+      written += sums.written;
+    }
+    return {read, written};
+  }
   std::visit(
       [&](const auto& stored_m, const auto& stored_v) {
-        // A block stays in the cache between the update and both sums.
-        const auto bits_of = [&](int64_t begin, int64_t size) {
-          uint32_t bits = sum_bits(master.data() + begin, size) + sum_bits(stored_m, begin, size);
-          if constexpr (Rule::kHasSecondMoment) bits += sum_bits(stored_v, begin, size);
-          return bits;
-        };
-        if (plain_m != nullptr && (plain_v != nullptr || !Rule::kHasSecondMoment)) {
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : read, written)
-          for (int64_t begin = 0; begin < count; begin += kBlock) {
-            const int64_t size = std::min(kBlock, count - begin);
-            read += bits_of(begin, size);
-            update_range(step, rule, begin, size, gradient.data() + begin, plain_m + begin,
-                         plain_v == nullptr ? plain_v : plain_v + begin, master.data() + begin,
-                         weight.data() + begin);
-            written += bits_of(begin, size);
-          }
-          return;
-        }
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : read, written)
         for (int64_t begin = 0; begin < count; begin += kMomentBlock) {
-          const int64_t size = std::min(kMomentBlock, count - begin);
-          read += bits_of(begin, size);
-          update_stored_block(step, rule, begin, size, gradient.data() + begin, stored_m, stored_v,
-                              master.data() + begin, weight.data() + begin);
-          written += bits_of(begin, size);
+          const StateSums sums = update_stored_block(
+              step, rule, begin, std::min(kMomentBlock, count - begin), gradient.data() + begin,
+              stored_m, stored_v, master.data() + begin, weight.data() + begin);
+          read += sums.read;
+          written += sums.written;
         }
       },
       m, v);
