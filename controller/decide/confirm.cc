@@ -130,7 +130,7 @@ void end_dispute(Core& core, const WindowState& window, const std::string& why) 
 
 void agree_on_scale(Core& core) {
   InstrumentState& instrument = core.s.watch.instrument;
-  instrument.scale_agreed = std::max(instrument.scale_agreed, instrument.scale_said);
+  instrument.scale_agreed = std::max(instrument.scale_agreed, instrument.scale_recorded);
 }
 
 // Nothing contradicts the window: what waited for it continues.
@@ -158,8 +158,8 @@ void settle_agreed(Core& core, WindowState& window) {
 void record_identical(Core& core, const WindowState& window) {
   State& s = core.s;
   const double d = window.measured ? window.measured->d_percent.value_or(1) : 1;
-  if (window.suspicion.empty() || s.trust.zeros_said || std::abs(d) >= kNoDifference) return;
-  s.trust.zeros_said = true;
+  if (window.suspicion.empty() || s.trust.zeros_recorded || std::abs(d) >= kNoDifference) return;
+  s.trust.zeros_recorded = true;
   RecordDecision& decision = core.record(
       "instrument",
       fmt::format("{}: {}, and a second source says the same. Look whether the run computes in FP8 "

@@ -156,7 +156,7 @@ void time_out(Core& core, PendingDirective open) {
     withdraw(core, open, sentence);
     return came_to_nothing(core, open);
   }
-  if (!open.silence_said) {
+  if (!open.silence_recorded) {
     core.record("directive",
                 at_restart
                     ? fmt::format("{} waits for the trainer to be started again: only then does it "
@@ -170,7 +170,7 @@ void time_out(Core& core, PendingDirective open) {
   }
   each_open(s, [&](PendingDirective& known) {
     if (known.number != open.number) return;
-    known.silence_said = true;
+    known.silence_recorded = true;
     known.deadline = core.now + limit;
   });
 }

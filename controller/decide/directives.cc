@@ -16,7 +16,7 @@ PendingDirective& number_it(Core& core, PendingDirective& pending, const std::st
   pending.deadline = core.now + core.policy.directives.timeout_seconds;
   pending.attempt = core.s.attempt.number;
   pending.steps_since = false;
-  pending.silence_said = false;
+  pending.silence_recorded = false;
   if (pending.kind == "stop") core.s.stopping = true;
   core.effects.emplace_back(IssueDirective{pending.number, pending.kind, plan, pending.plan_version,
                                            pending.to_step, pending.checkpoint_uri, why});

@@ -168,7 +168,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
     exclude(chart.gap, chart.seen, chart.settings, gone);
     if (older) learn_again(chart);
   }
-  if (older) s.watch.instrument.scale_agreed = s.watch.instrument.scale_said = 0;
+  if (older) s.watch.instrument.scale_agreed = s.watch.instrument.scale_recorded = 0;
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
 }
 

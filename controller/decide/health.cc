@@ -27,9 +27,9 @@ void note_batch(Core& core, const StepReported& step) {
   health.repeats = found != keys.rend() ? health.repeats + 1 : 0;
   if (keys.size() >= kBatchesMax) keys.erase(keys.begin());
   keys.push_back(key);
-  if (health.repeats == 0) health.repeats_said = false;
-  if (health.repeats < kRepeatsMin || health.repeats_said) return;
-  health.repeats_said = true;
+  if (health.repeats == 0) health.repeats_recorded = false;
+  if (health.repeats < kRepeatsMin || health.repeats_recorded) return;
+  health.repeats_recorded = true;
   core.record("health",
               fmt::format("The run trains on the same batches again: those of steps {} to {} are "
                           "those of {} steps before. Look at the loader and at the size of the "
@@ -46,11 +46,11 @@ void note_collapse(Core& core, const StepReported& step) {
   mean += (mean == 0 ? 1 : kMeanWeight) * (step.loss - mean);
   if (s.watch.sentinels.loss.count < kSentinelLearns) return;
   if (mean >= kCollapsedLoss) {
-    if (mean > 2 * kCollapsedLoss) s.watch.health.collapse_said = false;
+    if (mean > 2 * kCollapsedLoss) s.watch.health.collapse_recorded = false;
     return;
   }
-  if (s.watch.health.collapse_said) return;
-  s.watch.health.collapse_said = true;
+  if (s.watch.health.collapse_recorded) return;
+  s.watch.health.collapse_recorded = true;
   core.record(
           "health",
           fmt::format("The training loss has fallen to {:.3f} nats at step {}. Text that is new "
@@ -73,8 +73,8 @@ bool note_overfitting(Core& core, double lowest_held_out, const std::string& see
   const double mean = s.watch.health.mean_loss;
   if (s.watch.sentinels.loss.count < kSentinelLearns || mean > kOverfitShare * lowest_held_out)
     return false;
-  if (s.watch.health.overfitting_said) return true;
-  s.watch.health.overfitting_said = true;
+  if (s.watch.health.overfitting_recorded) return true;
+  s.watch.health.overfitting_recorded = true;
   core.record("health",
               fmt::format("The run learns its text by heart: {}, while the training loss is {:.3f} "
                           "nats and the held-out loss has been {:.3f} at best. More data or fewer "

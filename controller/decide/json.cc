@@ -77,7 +77,7 @@ BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                        confirmation, source, on_trainer, reports_percent, rests_on, answers))
 BOOST_DESCRIBE_STRUCT(InstrumentState, (),
                       (checks, mean_square, last_percent, windows_since, broken, disputed,
-                       scale_agreed, scale_said, unanswered))
+                       scale_agreed, scale_recorded, unanswered))
 BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
@@ -88,7 +88,7 @@ BOOST_DESCRIBE_STRUCT(Case, (),
                        scores, search, looks, left_percent, left_error_percent))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
-                       deadline, steps_since, silence_said, attempt))
+                       deadline, steps_since, silence_recorded, attempt))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
 BOOST_DESCRIBE_STRUCT(PassedProbe, (), (start_step, end_step, source, log_evidence))
@@ -106,8 +106,8 @@ BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                        up_since, down_since))
 BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm, cast_saturated, cast_flushed, cast_peak))
 BOOST_DESCRIBE_STRUCT(Health, (),
-                      (batch_keys, repeats, repeats_said, collapse_said, overfitting_said,
-                       state_changed_step, mean_loss))
+                      (batch_keys, repeats, repeats_recorded, collapse_recorded,
+                       overfitting_recorded, state_changed_step, mean_loss))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
@@ -121,7 +121,7 @@ BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, exact, recent,
                        plan_version, last_start, last_reference, last_hash))
 BOOST_DESCRIBE_STRUCT(Trust, (),
-                      (verifiers, quarantined, transients, other_tokens, records, zeros_said))
+                      (verifiers, quarantined, transients, other_tokens, records, zeros_recorded))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
                       (fp8, pinned, bf16, fp8_lost, pinned_lost, bf16_lost, trainer_replay_bf16,
@@ -140,13 +140,13 @@ BOOST_DESCRIBE_STRUCT(Costs, (),
                       (account, hazard, spending, shadows, paused_since, last_step_at,
                        waited_seconds, switching, points, point_every))
 BOOST_DESCRIBE_STRUCT(State, (),
-                      (registered, ended, rounding_said, inherited, unknown_plan_said, paused,
-                       stopping, run, attempt, newest_step, plan_version, next_window, next_replay,
-                       next_directive, next_decision, next_plan_version, plans, plan_changes,
-                       checkpoints, next_start, windows, replays, quiet_ends, last_verified,
-                       older_verified, refused_bases, watch_from, protected_uris, watch, trust,
-                       money, spikes, generic_spike_steps, suspicion, investigation, directive,
-                       operator_directives, expired_directives, silence, mode_override,
+                      (registered, ended, rounding_recorded, inherited, unknown_plan_recorded,
+                       paused, stopping, run, attempt, newest_step, plan_version, next_window,
+                       next_replay, next_directive, next_decision, next_plan_version, plans,
+                       plan_changes, checkpoints, next_start, windows, replays, quiet_ends,
+                       last_verified, older_verified, refused_bases, watch_from, protected_uris,
+                       watch, trust, money, spikes, generic_spike_steps, suspicion, investigation,
+                       directive, operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, hold_due, fault_reported,
                        actions, rollbacks, wait_windows, quiet_since_return, standing))
 

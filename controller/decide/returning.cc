@@ -291,7 +291,7 @@ bool is_of_series(const Core& core, const PendingReplay& ordered, const WindowSt
   return now && now->plan_version == window.plan_version && ordered.id >= now->probes.from_replay;
 }
 
-std::string said_by(const WindowState& window) {
+std::string answer_words(const WindowState& window) {
   std::string all;
   for (const Witness& answer : window.probe_answers) {
     all += fmt::format("{}{} by {}", all.empty() ? "" : ", ", percent(*answer.measured.d_percent),
@@ -329,13 +329,13 @@ void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
     return core.explain(
         fmt::format("{}: the probe ends above {} by {}; limit {}. Another source "
                     "is asked.",
-                    name, contained_run(*s.containment), said_by(window), percent(limit)));
+                    name, contained_run(*s.containment), answer_words(window), percent(limit)));
   }
   if (failed == passed) {
     core.record("probe",
                 fmt::format("{}: the probe is not counted: its sources contradict each other ({}; "
                             "limit {}), and nobody else can be asked. Start a third verifier.",
-                            name, said_by(window), percent(limit)),
+                            name, answer_words(window), percent(limit)),
                 {{"window", window.id}, {"passed", false}})
         .window = window.id;
     set_back(core, ordered, name);
@@ -355,7 +355,7 @@ void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
       passes ? "passed" : "failed");
   core.record("probe", sentence, std::move(evidence)).window = window.id;
   if (window.kind == "probe") window.measured = answer.measured;
-  const std::string said = said_by(window);
+  const std::string said = answer_words(window);
   finish_probe_window(core, ordered.window, passes ? WindowStatus("quiet") : "alarm");
   if (liar && !liar->on_trainer) {
     distrust(core, liar->verifier,

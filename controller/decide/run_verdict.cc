@@ -206,8 +206,8 @@ VerdictKind kind_of(std::string_view condition) {
 
 int64_t count_unapplied(const State& s) {
   int64_t count = s.standing.directives_unapplied;
-  if (s.directive && s.directive->silence_said) ++count;
-  for (const PendingDirective& open : s.operator_directives) count += open.silence_said ? 1 : 0;
+  if (s.directive && s.directive->silence_recorded) ++count;
+  for (const PendingDirective& open : s.operator_directives) count += open.silence_recorded ? 1 : 0;
   return count;
 }
 

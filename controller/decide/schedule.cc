@@ -35,8 +35,8 @@ WindowLengths lengths(const Core& core) {
 void record_rounding(Core& core, const WindowLengths& used) {
   const Policy::Window& asked = core.policy.window;
   const bool as_asked = asked.every == 0 || used.every == asked.every;
-  if (core.s.rounding_said || (used.steps == asked.steps && as_asked)) return;
-  core.s.rounding_said = true;
+  if (core.s.rounding_recorded || (used.steps == asked.steps && as_asked)) return;
+  core.s.rounding_recorded = true;
   const auto words = [](int64_t steps, int64_t every) {
     return every == 0 ? fmt::format("{} steps", steps)
                       : fmt::format("{} steps every {} steps", steps, every);
@@ -391,10 +391,10 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
 void note_changed_state(Core& core, int64_t step) {
   State& s = core.s;
   const WindowLengths used = lengths(core);
-  int64_t& said = s.watch.health.state_changed_step;
+  int64_t& recorded = s.watch.health.state_changed_step;
   // A bit that is stuck shows in every step.
-  if (said >= 0 && said <= step && step < said + kCallWindows * used.steps) return;
-  said = step;
+  if (recorded >= 0 && recorded <= step && step < recorded + kCallWindows * used.steps) return;
+  recorded = step;
   const bool looked = looked_into(s);
   const std::optional<CalledWindow> window = looked ? std::nullopt : call_window(core, step - 1);
   const std::string next =

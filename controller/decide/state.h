@@ -153,7 +153,7 @@ struct InstrumentState {
   bool broken = false;        // gap alarms lead to nothing
   bool disputed = false;      // broken: sources contradict each other, and none could be named
   double scale_agreed = 0;    // s of the detector that two sources have agreed upon; 0 = none yet
-  double scale_said = 0;      // the newest growth of s that was said
+  double scale_recorded = 0;  // the newest growth of s that was said
   int64_t unanswered = 0;     // checks in a row without an answer that can be used
 };
 
@@ -175,11 +175,11 @@ struct PendingDirective {
   int64_t plan_version = 0;
   int64_t to_step = 0;
   std::string checkpoint_uri;
-  bool non_finite = false;    // the run's weights are not finite: going on from here is no way out
-  double deadline = 0;        // of the answer, seconds since the epoch; 0 = none
-  bool steps_since = false;   // the trainer has reported steps since: it lives
-  bool silence_said = false;  // that it is silent was said
-  int64_t attempt = 0;        // that was at hand when it was issued
+  bool non_finite = false;   // the run's weights are not finite: going on from here is no way out
+  double deadline = 0;       // of the answer, seconds since the epoch; 0 = none
+  bool steps_since = false;  // the trainer has reported steps since: it lives
+  bool silence_recorded = false;  // that it is silent was said
+  int64_t attempt = 0;            // that was at hand when it was issued
 };
 
 // What an operator has ordered until a time.
@@ -269,10 +269,10 @@ struct Stability {
 struct Health {
   std::vector<int64_t> batch_keys;  // of the newest steps' batch hashes, oldest first
   int64_t repeats = 0;              // steps in a row whose batch was among them
-  bool repeats_said = false;
-  bool collapse_said = false;
-  bool overfitting_said = false;
-  int64_t state_changed_step = -1;  // newest that was said to have found a changed state; -1 = none
+  bool repeats_recorded = false;
+  bool collapse_recorded = false;
+  bool overfitting_recorded = false;
+  int64_t state_changed_step = -1;  // newest recorded one that found a changed state; -1 = none
   // Exponentially weighted mean of the training loss, which is never below what was reported; 0 =
   // none was.
   double mean_loss = 0;
@@ -336,7 +336,7 @@ struct Trust {
   std::vector<TransientFault> transients;
   bool other_tokens = false;  // of the newest window: said once, until a window is quiet
   std::vector<VerifierRecord> records;
-  bool zeros_said = false;  // that several sources see no difference at all
+  bool zeros_recorded = false;  // that several sources see no difference at all
 };
 
 // The net speed-up as it stood when this step was new.
@@ -392,10 +392,10 @@ struct Standing {
 struct State {
   bool registered = false;
   bool ended = false;
-  bool rounding_said = false;
-  bool inherited = false;         // the trainer had another ledger's directives or plans before
-  int64_t unknown_plan_said = 0;  // the newest plan of that ledger that was spoken of
-  bool paused = false;            // the trainer has said so and reported no step since
+  bool rounding_recorded = false;
+  bool inherited = false;             // the trainer had another ledger's directives or plans before
+  int64_t unknown_plan_recorded = 0;  // the newest plan of that ledger that was spoken of
+  bool paused = false;                // the trainer has said so and reported no step since
   bool stopping = false;  // it was told to stop: nothing else is ordered until it begins again
   RunFacts run;
   AttemptFacts attempt;

@@ -277,10 +277,10 @@ void note_scale(Core& core) {
   if (scale.freedom < kScaleFreedom) return;
   const double learned = std::sqrt(scale.variance);
   if (instrument.scale_agreed <= 0) {
-    instrument.scale_agreed = instrument.scale_said = learned;
+    instrument.scale_agreed = instrument.scale_recorded = learned;
     return;
   }
-  const double before = std::max(scale_base(core), instrument.scale_said);
+  const double before = std::max(scale_base(core), instrument.scale_recorded);
   if (learned <= kScaleGrowth * before) return;
   core.record("instrument",
               fmt::format("The noise of D has grown from {:.3f}% to {:.3f}%: smaller gaps are seen "
@@ -288,7 +288,7 @@ void note_scale(Core& core) {
                           "two sources agree no more than {:.3f}% is believed.",
                           before, learned, scale_most(core)),
               {{"before_percent", number(before)}, {"scale_percent", number(learned)}});
-  instrument.scale_said = learned;
+  instrument.scale_recorded = learned;
   for (VerifierRecord& record : s.trust.records)
     record.to_check = std::max<int64_t>(1, record.to_check);
 }

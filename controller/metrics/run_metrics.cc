@@ -23,7 +23,7 @@ auto of_step(Read read) {
 }
 
 // Reads a number that not every step has.
-auto of_step_if_said(std::optional<double> StepReport::*number) {
+auto of_step_if_given(std::optional<double> StepReport::*number) {
   return [number](const RunNumbers& n) {
     return n.newest_step ? (*n.newest_step).*number : std::nullopt;
   };
@@ -73,7 +73,7 @@ std::vector<RunMetric> progress_rows() {
       RunMetric::gauge("gnomon_run_paired_loss", "the run's own training loss at that same step",
                        &RunNumbers::paired_loss),
       RunMetric::gauge("gnomon_run_grad_norm", "newest gradient norm before clipping",
-                       of_step_if_said(&StepReport::grad_norm)),
+                       of_step_if_given(&StepReport::grad_norm)),
       RunMetric::gauge("gnomon_run_learning_rate", "newest learning rate",
                        of_step(&StepReport::learning_rate)),
       RunMetric::gauge("gnomon_run_last_report_timestamp_seconds",
@@ -81,14 +81,14 @@ std::vector<RunMetric> progress_rows() {
       RunMetric::gauge("gnomon_run_cast_saturated_ratio",
                        "share of values that the newest step's casts to FP8 clipped, geometric "
                        "mean over the tensors of share + 1e-6",
-                       of_step_if_said(&StepReport::cast_saturated)),
+                       of_step_if_given(&StepReport::cast_saturated)),
       RunMetric::gauge("gnomon_run_cast_flushed_ratio",
                        "share of values that the newest step's casts to FP8 made zero, geometric "
                        "mean over the tensors of share + 1e-6",
-                       of_step_if_said(&StepReport::cast_flushed)),
+                       of_step_if_given(&StepReport::cast_flushed)),
       RunMetric::gauge("gnomon_run_cast_peak_ratio",
                        "largest scaled value of the newest step's casts over what the format holds",
-                       of_step_if_said(&StepReport::cast_peak)),
+                       of_step_if_given(&StepReport::cast_peak)),
   };
 }
 

@@ -86,7 +86,7 @@ Severity severity_of(Condition condition) {
 
 bool trainer_is_silent(const decide::State& state) {
   const auto silent = [](const decide::PendingDirective& open) {
-    return open.silence_said && !open.steps_since;
+    return open.silence_recorded && !open.steps_since;
   };
   return (state.directive && silent(*state.directive)) ||
          std::ranges::any_of(state.operator_directives, silent);

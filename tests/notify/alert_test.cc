@@ -97,7 +97,7 @@ TEST(AlertTest, ConditionsHoldAsTheStateSays) {
   state.containment.reset();
   EXPECT_EQ(conditions_that_hold(state), kPaused);
   state.paused = false;
-  state.directive.emplace().silence_said = true;
+  state.directive.emplace().silence_recorded = true;
   EXPECT_EQ(conditions_that_hold(state), kSilent);
   state.directive->steps_since = true;
   EXPECT_EQ(conditions_that_hold(state), 0u);
