@@ -14,6 +14,7 @@ std::string config_message(const std::string& file, int line, const std::string&
   std::string where = file;
   if (line > 0) where += fmt::format(":{}", line);
   std::string what = where.empty() ? std::string() : where + ": ";
+  if (key == ConfigError::kSyntax) return what + fmt::format("this is no {}: {}", accepted, value);
   what += key;
   if (!value.empty()) what += fmt::format(" = {}", value);
   return what + fmt::format(": not accepted; expected {}", accepted);

@@ -19,6 +19,7 @@ class Error : public std::runtime_error {
 // status 2.
 class ConfigError : public Error {
  public:
+  static constexpr const char* kSyntax = "syntax";  // the key of text that is no TOML at all
   // `line` is 1-based, 0 when the value has no line (a command line flag, say).
   ConfigError(std::string file, int line, std::string key, std::string value, std::string accepted);
   const std::string& file() const { return file_; }

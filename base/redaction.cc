@@ -8,8 +8,6 @@
 namespace gnomon {
 namespace {
 
-constexpr const char* kSyntax = "syntax";  // the key of what is no TOML at all
-
 std::string_view without_quotes(std::string_view text) {
   const bool quoted = text.size() >= 2 && text.front() == '"' && text.back() == '"';
   return quoted ? text.substr(1, text.size() - 2) : text;
@@ -52,7 +50,8 @@ std::string url_in_short(std::string_view url) {
 }
 
 ConfigError without_secrets(const ConfigError& error) {
-  if (error.key() == kSyntax) return with_value(error, without_quoted_text(error.value()));
+  if (error.key() == ConfigError::kSyntax)
+    return with_value(error, without_quoted_text(error.value()));
   const std::string& value = error.value();
   if (error.key().find("://") != std::string::npos) {  // a URL where a key belongs
     return {error.file(), error.line(), kNotShown, kNotShown, error.accepted()};
@@ -68,7 +67,7 @@ ConfigError without_secrets(const ConfigError& error) {
 }
 
 ConfigError without_text(const ConfigError& error, const std::vector<std::string>& keys) {
-  const bool syntax = error.key() == kSyntax;
+  const bool syntax = error.key() == ConfigError::kSyntax;
   const bool known = syntax || std::ranges::find(keys, last_key(error.key())) != keys.end();
   return {error.file(), error.line(), known ? error.key() : "an unknown key",
           syntax || !known || error.value().empty() ? "" : kNotShown, error.accepted()};

@@ -93,10 +93,10 @@ class Watcher {
   bool look() {
     Row run = server_.get(base_).as_object();
     bool ended = text_of(run, "state") != "live";
-    show_verdict(run);
     print_windows(server_.get_list(base_ + "/windows"));
     print_decisions(server_.get_list(base_ + "/decisions"));
     print_directives();
+    show_verdict(run);  // after what has led to it
     show_progress(run);
     if (ended) {
       if (progress_) progress_->finish();

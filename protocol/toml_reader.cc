@@ -107,7 +107,7 @@ TomlTable TomlTable::parse(std::string_view text, const std::string& file) {
   try {
     document->root = toml::parse(text, file);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(file, static_cast<int>(error.source().begin.line), "syntax",
+    throw ConfigError(file, static_cast<int>(error.source().begin.line), ConfigError::kSyntax,
                       std::string(error.description()), "TOML 1.0");
   }
   TomlTable table;

@@ -131,6 +131,7 @@ CREATE TABLE windows (
   threshold         REAL,
   scale_percent     REAL,                   -- deviation of D in healthy windows, as known then
   null_percent      REAL,                   -- mean D that is no fault, as known then
+  why               TEXT,                   -- it was skipped or failed
   PRIMARY KEY (run, window)
 ) STRICT, WITHOUT ROWID;
 

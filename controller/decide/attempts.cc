@@ -20,6 +20,8 @@
 namespace gnomon::decide {
 namespace {
 
+std::string gone_back(int64_t base) { return fmt::format("the run went back to step {}", base); }
+
 // Somebody said that the trainer was gone for good, and it was not: it is supervised again.
 void continue_attempt(Core& core, const AttemptStarted& event) {
   State& s = core.s;
@@ -61,7 +63,8 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   forget_after(core, event.base_step);
   if (s.investigation && event.cause == "rollback") {
     const WindowState* window = find_window(s, s.investigation->window);
-    if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
+    if (window == nullptr || window->end_step() > event.base_step)
+      end_case(core, "skipped", gone_back(event.base_step));
   }
   s.next_start = first_start(core, event.base_step);
   forget_windows_after(s, event.base_step, window_lengths(s, core.policy).steps);
@@ -102,8 +105,10 @@ void forget_after(Core& core, int64_t base) {
   for (const WindowState& window : s.windows) {
     if (window.end_step() > base && !of_case(s, window.id)) moot.push_back(window.id);
   }
-  for (int64_t id : moot)
-    close_window(core, id, find_window(s, id)->deferred ? WindowStatus("alarm") : "skipped");
+  for (int64_t id : moot) {
+    const bool alarm = find_window(s, id)->deferred;
+    close_window(core, id, alarm ? WindowStatus("alarm") : "skipped", alarm ? "" : gone_back(base));
+  }
   if (s.last_verified && s.last_verified->step > base) {
     // Everything before a verified checkpoint was verified as well.
     const KnownCheckpoint* known = checkpoint_at(s, base);
@@ -112,6 +117,10 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
     return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
   });
+  if (!s.last_verified && !s.older_verified.empty()) {
+    s.last_verified = s.older_verified.back();
+    s.older_verified.pop_back();
+  }
   if (s.watch.dirty_since >= base) s.watch.dirty_since = -1;
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);

@@ -109,8 +109,8 @@ void finish(Core& core) {
       plan_of(core.s, find_window(core.s, investigation.window)->plan_version).toml;
   RecordDecision& decision = core.record(
       "attribution",
-      fmt::format("Blamed: {}{}. With {} in {} the damage is gone: {} ± {} is left, {} is "
-                  "tolerated ({} replays).",
+      fmt::format("Blamed: {}{}. With {} in {} the damage is gone: {} ± {} is left, at most {} "
+                  "may be ({} replays).",
                   fmt::join(site_words(guilty, plan), ", "), beside,
                   guilty.size() == 1 ? "it" : "them", pinned_precision(guilty),
                   percent(investigation.left_percent), percent(investigation.left_error_percent),

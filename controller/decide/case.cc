@@ -63,14 +63,14 @@ void open_case(Core& core, int64_t window, TriageEvidence evidence) {
   core.s.investigation = std::move(opened);
 }
 
-void end_case(Core& core, WindowStatus outcome) {
+void end_case(Core& core, WindowStatus outcome, const std::string& why) {
   State& s = core.s;
   const Case ended = std::move(*s.investigation);
   s.investigation.reset();
   for (int64_t id : {ended.far_window, ended.fork_window}) {
-    if (id != ended.window) close_window(core, id, "skipped");
+    if (id != ended.window) close_window(core, id, "skipped", "its case has ended");
   }
-  if (!outcome.empty()) close_window(core, ended.window, outcome);
+  if (!outcome.empty()) close_window(core, ended.window, outcome, why);
   core.case_ended = true;
 }
 

@@ -14,7 +14,7 @@ namespace gnomon::decide {
 void open_case(Core& core, int64_t window, TriageEvidence evidence);
 // The case is over without an action: what had waited for it goes on after the event. Its window is
 // closed, but not with an empty outcome.
-void end_case(Core& core, WindowStatus outcome);
+void end_case(Core& core, WindowStatus outcome, const std::string& why = {});
 RecordDecision& record_verdict(Core& core, const Verdict& verdict);
 boost::json::object finding_evidence(const SpikeFinding& finding);
 // Which tokens the run took instead of the data's: the hashes of its steps, as evidence.

@@ -48,7 +48,9 @@ std::string until(double expires_at) {
 }
 
 std::string percent(double value) {
-  return std::isfinite(value) ? fmt::format("{:.2f}%", value) : std::string("not finite");
+  if (!std::isfinite(value)) return "not finite";
+  const std::string text = fmt::format("{:.2f}%", value);
+  return text == "-0.00%" ? "0.00%" : text;
 }
 
 boost::json::value number(double value) {

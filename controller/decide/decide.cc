@@ -182,7 +182,8 @@ void fail_trainers_replays(Core& core) {
 void close_unanswerable(Core& core) {
   State& s = core.s;
   if (!s.ended || s.trust.quarantined.empty() || !believed_verifiers(s).empty()) return;
-  while (!s.windows.empty()) close_window(core, s.windows.front().id, "skipped");
+  while (!s.windows.empty())
+    close_window(core, s.windows.front().id, "skipped", "no verifier is believed any more");
 }
 
 void handle(Core& core, const RunEnded& event) {
@@ -207,7 +208,7 @@ void handle(Core& core, const RunEnded& event) {
   for (const WindowState& window : s.windows) {
     if (window.kind == "probe") probes.push_back(window.id);
   }
-  for (int64_t id : probes) close_window(core, id, "skipped");
+  for (int64_t id : probes) close_window(core, id, "skipped", "the run has ended");
   fail_trainers_replays(core);
 }
 

@@ -201,7 +201,7 @@ void give_case_up(Core& core, const std::string& why) {
       {{"why", why}});
   decision.verdict = "unexplained";
   decision.window = core.s.investigation->window;
-  end_case(core, "failed");
+  end_case(core, "failed", why);
 }
 
 void note_unverified(Core& core) {

@@ -57,7 +57,7 @@ BOOST_DESCRIBE_STRUCT(Witness, (),
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, called,
                        shadow_pending, probe_pending, instrument_pending, audit_pending, deferred,
-                       unsettled, outcome, measured, verifier, shadow_hash,
+                       unsettled, outcome, why, measured, verifier, shadow_hash,
                        shadow_fingerprint_equal, judged, level_percent, witnesses, confirm_pending,
                        confirm_asked, confirmation, suspicion, odd, reports_percent, probe_answers))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid))

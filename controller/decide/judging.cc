@@ -64,7 +64,7 @@ void set_aside(Core& core, const WindowState& window, int64_t spike, bool worth_
   } else {
     core.explain(sentence);
   }
-  close_window(core, window.id, "skipped");
+  close_window(core, window.id, "skipped", fmt::format("BF16 spiked at step {}, too", spike));
 }
 
 void alarm_without_case(Core& core, WindowState& window) {
@@ -280,8 +280,10 @@ void judge(Core& core, WindowState& window) {
 }
 
 // Not before a second source has said the same, where one was asked.
-void close_or_wait(Core& core, WindowState& window, WindowStatus outcome) {
+void close_or_wait(Core& core, WindowState& window, WindowStatus outcome,
+                   const std::string& why = {}) {
   window.outcome = outcome;
+  window.why = why;
   if (!window.confirm_pending) close_window(core, window.id, outcome);
   settle_verified(core);
 }
@@ -312,7 +314,7 @@ bool judge_tokens(Core& core, WindowState& window, const ReplayFinished& replay)
     decision.window = window.id;
     s.trust.other_tokens = true;
   }
-  close_or_wait(core, window, "skipped");
+  close_or_wait(core, window, "skipped", "the run took other tokens");
   return true;
 }
 
@@ -339,7 +341,8 @@ bool judge_shock(Core& core, WindowState& window, const ReplayFinished& replay) 
     decision.verdict = "generic_spike";
     decision.window = window.id;
   }
-  close_or_wait(core, window, "skipped");
+  close_or_wait(core, window, "skipped",
+                fmt::format("BF16's held-out loss rose by {}, too", percent(rise)));
   return true;
 }
 
@@ -388,7 +391,7 @@ void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) 
     }
     const WindowState failed = window;
     s.standing.unmeasured = measured.unusable;
-    close_window(core, window_id, "failed");
+    close_window(core, window_id, "failed", s.standing.unmeasured);
     settle_verified(core);
     note_bf16(core, failed, replay);
     const bool missing = end_left_out(replay, failed.steps) ||
@@ -426,7 +429,7 @@ void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
     core.explain(sentence);
   }
   core.s.standing.unmeasured = why;
-  close_window(core, window_id, "failed");
+  close_window(core, window_id, "failed", why);
   settle_verified(core);
   note_unverified(core);
 }
@@ -445,7 +448,7 @@ void judge_deferred(Core& core) {
       judge_alarm(core, *found);
     } else {
       core.explain(fmt::format("{} is no alarm any more.", window_name(*found)));
-      close_window(core, found->id, "skipped");
+      close_window(core, found->id, "skipped", "it is no alarm any more");
       settle_verified(core);
     }
   }

@@ -105,7 +105,8 @@ RecoveryOutcome not_enough(Core& core, const Tally& tally) {
 }
 
 template <class Chosen>
-void close_unsettled(Core& core, WindowStatus outcome, const Chosen& chosen) {
+void close_unsettled(Core& core, WindowStatus outcome, const std::string& why,
+                     const Chosen& chosen) {
   std::vector<int64_t> waiting;
   for (const WindowState& window : core.s.windows) {
     if (window.unsettled && chosen(window)) waiting.push_back(window.id);
@@ -114,6 +115,7 @@ void close_unsettled(Core& core, WindowStatus outcome, const Chosen& chosen) {
     WindowState& window = *find_window(core.s, id);
     window.unsettled = false;
     window.outcome = outcome;
+    window.why = why;
     finish_window(core, id);
   }
 }
@@ -154,11 +156,11 @@ void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t 
 }
 
 void close_unsettled(Core& core, WindowStatus outcome) {
-  close_unsettled(core, outcome, [](const WindowState&) { return true; });
+  close_unsettled(core, outcome, "", [](const WindowState&) { return true; });
 }
 
 void release_unsettled(Core& core) {
-  close_unsettled(core, "skipped",
+  close_unsettled(core, "skipped", "its action is not judged any more",
                   [&](const WindowState& window) { return !awaits_recovery(core.s, window); });
 }
 

@@ -180,10 +180,11 @@ void go_back(Core& core) {
 
 // The probe is answered; a probe window ends with it, a shadow window when nothing else is waited
 // for.
-void finish_probe_window(Core& core, int64_t id, WindowStatus outcome) {
+void finish_probe_window(Core& core, int64_t id, WindowStatus outcome,
+                         const std::string& why = {}) {
   WindowState& window = *find_window(core.s, id);
   window.probe_pending = false;
-  if (window.kind == "probe") return close_window(core, id, outcome);
+  if (window.kind == "probe") return close_window(core, id, outcome, why);
   finish_window(core, id);
 }
 
@@ -339,7 +340,7 @@ void judge_probe(Core& core, const PendingReplay& ordered, bool may_ask) {
                 {{"window", window.id}, {"passed", false}})
         .window = window.id;
     set_back(core, ordered, name);
-    return finish_probe_window(core, window.id, "skipped");
+    return finish_probe_window(core, window.id, "skipped", "its sources contradict each other");
   }
   const auto counts = [&](const Witness& one) { return fails(one) == (failed > passed); };
   const Witness answer = *std::ranges::find_if(answers, counts);
@@ -395,7 +396,7 @@ void order_probe(Core& core, WindowState& window) {
   const ProbeSeries& series = core.s.containment->probes;
   // What follows a spike differs by chance.
   if (generic_spike_in(core.s, window)) {
-    if (window.kind == "probe") close_window(core, window.id, "skipped");
+    if (window.kind == "probe") close_window(core, window.id, "skipped", "BF16 spiked in it, too");
     return;
   }
   OrderReplay wanted = probe_replay(core);
@@ -426,11 +427,11 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
   const Measurement measured = measure_probe(replay);
   if (!s.containment || s.containment->plan_version != window.plan_version || core.held()) {
     core.explain(fmt::format("{}: the probe's answer comes too late.", name));
-    return finish_probe_window(core, window_id, "skipped");
+    return finish_probe_window(core, window_id, "skipped", "its answer came too late");
   }
   if (const std::string muted = core.muted(); !muted.empty()) {
     core.explain(fmt::format("{}: the probe leads to nothing: {}.", name, muted));
-    return finish_probe_window(core, window_id, "skipped");
+    return finish_probe_window(core, window_id, "skipped", muted);
   }
   if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
   const double d = *measured.d_percent;
@@ -439,7 +440,7 @@ void handle_probe(Core& core, const PendingReplay& ordered, const ReplayFinished
     if (!window.probe_answers.empty() && is_of_series(core, ordered, window))
       return judge_probe(core, ordered, false);
     set_back(core, ordered, name);
-    return finish_probe_window(core, window_id, "skipped");
+    return finish_probe_window(core, window_id, "skipped", why);
   }
   // Nobody else was there, and the same source has said it once more.
   if (has_probed(window, replay.verifier)) return judge_probe(core, ordered, false);
@@ -461,7 +462,7 @@ void probe_failed(Core& core, const PendingReplay& ordered, const std::string& w
   if (!window.probe_answers.empty() && is_of_series(core, ordered, window))
     return judge_probe(core, ordered, false);
   set_back(core, ordered, name);
-  finish_probe_window(core, ordered.window, "failed");
+  finish_probe_window(core, ordered.window, "failed", why);
 }
 
 void finish_return(Core& core) {

@@ -86,7 +86,7 @@ void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheck
 
 void skip_window(Core& core, int64_t id, const std::string& why) {
   core.explain(fmt::format("{} is skipped: {}.", window_name(*find_window(core.s, id)), why));
-  close_window(core, id, "skipped");
+  close_window(core, id, "skipped", why);
   note_unverified(core);
 }
 

@@ -75,6 +75,7 @@ struct WindowState {
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more
+  std::string why;                 // it is then skipped
   std::optional<Measurement> measured;
   std::string verifier;     // who did the shadow
   std::string shadow_hash;  // of the shadow's weights at the end

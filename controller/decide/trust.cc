@@ -15,6 +15,7 @@ namespace gnomon::decide {
 namespace {
 
 constexpr size_t kQuarantinedMax = 64;
+constexpr const char* kNotBelieved = "who measured it is not believed any more";
 
 }  // namespace
 
@@ -46,8 +47,8 @@ void measure_again(Core& core, int64_t id) {
   WindowState& window = *find_window(s, id);
   forget_window(core, id);
   if (!window.measured || s.ended) {
-    if (of_case(s, id)) return end_case(core, "skipped");
-    close_window(core, id, "skipped");
+    if (of_case(s, id)) return end_case(core, "skipped", kNotBelieved);
+    close_window(core, id, "skipped", kNotBelieved);
     return settle_verified(core);
   }
   // What a case was asked for is not waited for any more.
@@ -123,8 +124,8 @@ void distrust(Core& core, const std::string& verifier, const std::string& why, V
 
 void withdraw_window(Core& core, int64_t id) {
   forget_window(core, id);
-  if (of_case(core.s, id)) return end_case(core, "skipped");
-  close_window(core, id, "skipped");
+  if (of_case(core.s, id)) return end_case(core, "skipped", kNotBelieved);
+  close_window(core, id, "skipped", kNotBelieved);
   settle_verified(core);
 }
 

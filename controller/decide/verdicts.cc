@@ -117,7 +117,7 @@ void conclude(Core& core, const Verdict& verdict) {
     return close_as_quiet(core);
   }
   if (name == "unexplained" && s.investigation->evidence.trigger == "spike")
-    return end_case(core, "failed");
+    return end_case(core, "failed", verdict.sentence);
   if (name == "transient_fault") remember_transient(core, verdict);
   // No replay shows which site's offset has moved: none has a gap to close.
   const bool of_sites = s.investigation->evidence.trigger != "offset" &&

@@ -133,10 +133,12 @@ void show_window(Core& core, int64_t id) {
   core.effects.emplace_back(ShowWindow{numbers_of(core, *window, "open")});
 }
 
-void close_window(Core& core, int64_t id, WindowStatus outcome) {
+void close_window(Core& core, int64_t id, WindowStatus outcome, const std::string& why) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr) return;
-  core.effects.emplace_back(numbers_of(core, *window, outcome));
+  CloseWindow closed = numbers_of(core, *window, outcome);
+  if (outcome == "skipped" || outcome == "failed") closed.why = why.empty() ? window->why : why;
+  core.effects.emplace_back(std::move(closed));
   std::erase_if(core.s.replays, [&](const PendingReplay& replay) { return replay.window == id; });
   std::erase_if(core.s.windows, [&](const WindowState& other) { return other.id == id; });
 }
@@ -155,7 +157,7 @@ void close_orphans(Core& core) {
   for (const WindowState& window : core.s.windows) {
     if (window.kind == "incident" && !of_case(core.s, window.id)) orphans.push_back(window.id);
   }
-  for (int64_t id : orphans) close_window(core, id, "skipped");
+  for (int64_t id : orphans) close_window(core, id, "skipped", "its case has ended");
 }
 
 }  // namespace gnomon::decide

@@ -41,7 +41,8 @@ int64_t order(Core& core, const WindowState& window, Arm arm, ReplayRole role,
 void show_window(Core& core, int64_t id);
 // Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
 // do.
-void close_window(Core& core, int64_t id, WindowStatus outcome);
+// `why` is said of one that was skipped or failed.
+void close_window(Core& core, int64_t id, WindowStatus outcome, const std::string& why = {});
 // Closes a window with its outcome once nothing is waited for in it any more.
 void finish_window(Core& core, int64_t id);
 // Closes incident windows that no case asks for any more.

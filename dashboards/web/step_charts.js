@@ -261,6 +261,7 @@
             [isAlarm(w) ? '--bad' : '--fp8', 'gap', percent(w.d_percent)],
             ['--tolerance', 'tolerance', percent(w.tolerance_percent)],
             ...(w.rule ? [['--bad', 'rule', w.rule]] : []),
+            ...(w.why ? [['', 'not counted', w.why]] : []),
             ...(typeof w.statistic === 'number' && typeof w.threshold === 'number'
               ? [['', w.rule === 'ceiling' || w.rule === 'jump' ? 'D against the limit of one window' : w.rule === 'recovery' ? 'mean D since the action against what is tolerated' : 'evidence', `${w.statistic.toPrecision(3)} of ${w.threshold.toPrecision(3)}`]] : []),
             ...(typeof w.scale_percent === 'number' ? [['', 'deviation taken', percent(w.scale_percent).replace('+', '')]] : []),

@@ -61,6 +61,7 @@ struct GapNumbers {
   std::optional<double> threshold = {};
   std::optional<double> scale_percent = {};
   std::optional<double> null_percent = {};
+  std::optional<std::string> why = {};
 
   template <class Visitor>
   static void describe(Visitor&& v) {
@@ -90,6 +91,7 @@ struct GapNumbers {
       Member{.null = true, .help = "Deviation of D in healthy windows, as known then."});
     v("null_percent", &R::null_percent,
       Member{.null = true, .help = "Mean D that is no fault, as known then."});
+    v("why", &R::why, Member{.help = "Why it was skipped or failed.", .listed = {"why"}});
   }
 };
 

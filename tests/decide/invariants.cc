@@ -64,6 +64,8 @@ void Invariants::check_effect(const Effect& effect) {
     EXPECT_TRUE(show->numbers.d_percent);
     EXPECT_EQ(show->numbers.outcome, "open");
   } else if (const auto* close = std::get_if<CloseWindow>(&effect)) {
+    const bool not_judged = close->outcome == "skipped" || close->outcome == "failed";
+    EXPECT_EQ(!close->why.value_or("").empty(), not_judged) << close->outcome.text();
     EXPECT_EQ(open_.erase(close->window), 1u)
         << "window " << close->window << " closed twice or never opened";
     if (close->outcome == "alarm") alarms_ += 1;

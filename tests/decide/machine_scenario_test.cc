@@ -325,6 +325,12 @@ TEST(MachineScenarioTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
   EXPECT_THAT(run.directives(""), IsEmpty());
   EXPECT_EQ(run.closed("skipped"), 3);
   EXPECT_EQ(run.state.watch.windows_judged, 47);
+  for (const Effect& effect : run.effects) {
+    const auto* closed = std::get_if<CloseWindow>(&effect);
+    if (closed == nullptr) continue;
+    EXPECT_EQ(closed->why.value_or(""),
+              closed->outcome == "skipped" ? "the run took other tokens" : "");
+  }
 }
 
 TEST(MachineScenarioTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {

@@ -42,9 +42,24 @@ TEST_F(TransitionTest, ARestartBeforeAWindowsEndMakesItMoot) {
   handle(AttemptStarted{2, 10, "restart", 1});
   ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
+  EXPECT_EQ(all<CloseWindow>()[0].why, "the run went back to step 10");
   shadow(1, 9);
   EXPECT_THAT(last_.effects, IsEmpty());
   EXPECT_THAT(last_.reason, HasSubstr("not waited for"));
+}
+
+// The trainer finds one on its disk that was forgotten here; an older one is still known as good.
+TEST_F(TransitionTest, ARestartFromAnUnknownCheckpointLeavesAnOlderVerifiedOne) {
+  for (int64_t step = 0, window = 1; step <= 60; step += 10) {
+    checkpoint(step);
+    if (!state().windows.empty()) shadow(window++, 0.1);
+  }
+  ASSERT_TRUE(state().last_verified);
+  const int64_t unknown = state().last_verified->step - 5;
+  ASSERT_FALSE(state().older_verified.empty());
+  handle(AttemptStarted{2, unknown, "restart", 1});
+  ASSERT_TRUE(state().last_verified) << "a held run would have nothing to go back to";
+  EXPECT_LT(state().last_verified->step, unknown);
 }
 
 TEST_F(TransitionTest, ARollbacksFirstWindowIsReproducedUnderTheNewPlan) {
