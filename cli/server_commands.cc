@@ -370,6 +370,16 @@ void print_status(const ListOptions& options) {
   }
 }
 
+// What was asked of gnomond can be read from its ledger, too.
+void print_or_advise(const ListOptions& options, void (*print)(const ListOptions&)) {
+  try {
+    print(options);
+  } catch (const ConnectionError& error) {
+    throw ConnectionError(
+        fmt::format("{}. Without a daemon, --ledger FILE reads its ledger", error.what()));
+  }
+}
+
 Command* add_listing(Command& app, const std::shared_ptr<ListOptions>& options, const char* name,
                      const char* what, const char* example, bool of_run,
                      void (*print)(const ListOptions&), const char* columns = nullptr) {
@@ -384,7 +394,7 @@ Command* add_listing(Command& app, const std::shared_ptr<ListOptions>& options, 
   command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
   command->footer((columns != nullptr ? fmt::format("{}\n\n", columns) : std::string()) +
                   "Example:\n  " + example);
-  command->callback([options, print] { print(*options); });
+  command->callback([options, print] { print_or_advise(*options, print); });
   return command;
 }
 
@@ -398,15 +408,15 @@ void add_server_commands(Command& app, Context&) {
   add_runs_end_command(*runs);
   add_runs_delete_command(*runs);
   runs->callback([runs, options] {
-    if (runs->chosen_subcommand().empty()) print_runs(*options);
+    if (runs->chosen_subcommand().empty()) print_or_advise(*options, print_runs);
   });
   add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
               print_status);
   add_listing(
       app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
       "gnomon windows demo/1", true, print_windows,
-      "alarm: over a limit; the first one opens a case. skipped: not judged, because a case "
-      "was open or too\nmany windows waited; it may have a gap all the same.");
+      "alarm: over a limit; the first one opens a case. skipped, failed: not judged; why says the "
+      "reason, and\nthere may be a gap all the same.");
   add_listing(app, options, "decisions", "Decisions about a run, with reasons",
               "gnomon decisions demo --ledger ledger.sqlite --json", true, print_decisions,
               "step is the newest step of the run then. It falls after a rollback.");
