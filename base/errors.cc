@@ -20,6 +20,13 @@ std::string config_message(const std::string& file, int line, const std::string&
   return what + fmt::format(": not accepted; expected {}", accepted);
 }
 
+std::string all_messages(const std::vector<ConfigError>& all) {
+  std::string lines;
+  for (const ConfigError& each : all)
+    lines += (lines.empty() ? "" : "\n") + std::string(each.what());
+  return lines;
+}
+
 }  // namespace
 
 ConfigError::ConfigError(std::string file, int line, std::string key, std::string value,
@@ -30,6 +37,14 @@ ConfigError::ConfigError(std::string file, int line, std::string key, std::strin
       key_(std::move(key)),
       value_(std::move(value)),
       accepted_(std::move(accepted)) {}
+
+ConfigError::ConfigError(const std::vector<ConfigError>& all)
+    : Error(all_messages(all)),
+      file_(all.front().file_),
+      line_(all.front().line_),
+      key_(all.front().key_),
+      value_(all.front().value_),
+      accepted_(all.front().accepted_) {}
 
 FormatError::FormatError(std::string file, long long offset_bytes, std::string found,
                          std::string expected)

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gnomon {
 
@@ -22,6 +23,8 @@ class ConfigError : public Error {
   static constexpr const char* kSyntax = "syntax";  // the key of text that is no TOML at all
   // `line` is 1-based, 0 when the value has no line (a command line flag, say).
   ConfigError(std::string file, int line, std::string key, std::string value, std::string accepted);
+  // All of these, which are not none: a line each in what(), the rest is that of the first.
+  explicit ConfigError(const std::vector<ConfigError>& all);
   const std::string& file() const { return file_; }
   int line() const { return line_; }
   const std::string& key() const { return key_; }

@@ -28,6 +28,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/errors.h"
 #include "protocol/records/member.h"
 #include "protocol/toml_reader.h"
 
@@ -174,32 +175,45 @@ void add_rows(const S& from, const std::string& table, std::vector<SettingRow>& 
 
 }  // namespace settings
 
-// Reads all keys of a table. Those that are absent keep what `to` has. Throws ConfigError: a wrong
-// type, a value that is not accepted, an unknown key; and, unless that is left out, for a key that
-// is missing and for what settle() refuses. Keys of S::kRetired, which earlier versions had, are
-// left unread: ledgers hold them.
+// Reads all keys of a table. Those that are absent keep what `to` has. Throws one ConfigError with
+// all that is wrong: types, values that are not accepted, unknown keys; and where there is none of
+// these, unless that is left out, keys that are missing or what settle() refuses. Keys of
+// S::kRetired, which earlier versions had, are left unread: ledgers hold them.
 template <typename S>
 void read_settings(TomlTable& table, S& to, bool settled = true) {
+  std::vector<ConfigError> wrong;
+  const auto attempt = [&](const auto& work) {
+    try {
+      work();
+    } catch (const ConfigError& error) {
+      wrong.push_back(error);
+    }
+  };
   S::describe([&](const char* key, auto access, const Setting& setting) {
     auto& value = std::invoke(access, to);
     using T = std::remove_cvref_t<decltype(value)>;
     using Item = typename settings::ItemOf<T>::Type;
-    if constexpr (DescribesSettings<T>) {
-      TomlTable inner = table.table(key);
-      read_settings(inner, value, settled);
-    } else if constexpr (DescribesSettings<Item>) {
-      for (TomlTable& inner : table.tables(key)) {
-        read_settings(inner, value.emplace_back(), settled);
+    attempt([&] {
+      if constexpr (DescribesSettings<T>) {
+        TomlTable inner = table.table(key);
+        read_settings(inner, value, settled);
+      } else if constexpr (DescribesSettings<Item>) {
+        for (TomlTable& inner : table.tables(key)) {
+          attempt([&] { read_settings(inner, value.emplace_back(), settled); });
+        }
+      } else {
+        settings::read(table, key, setting, value);
       }
+    });
+  });
+  attempt([&] {
+    if constexpr (requires { S::kRetired; }) {
+      table.refuse_unknown_keys(S::kRetired);
     } else {
-      settings::read(table, key, setting, value);
+      table.refuse_unknown_keys();
     }
   });
-  if constexpr (requires { S::kRetired; }) {
-    table.refuse_unknown_keys(S::kRetired);
-  } else {
-    table.refuse_unknown_keys();
-  }
+  if (!wrong.empty()) throw ConfigError(wrong);
   if (!settled) return;
   S::describe([&](const char* key, auto&& /*access*/, const Setting& setting) {
     if (setting.required && !table.has(key)) settings::refuse_missing(table, key, setting);

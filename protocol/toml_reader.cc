@@ -262,16 +262,18 @@ std::vector<TomlTable> TomlTable::tables(std::string_view key) {
 
 void TomlTable::refuse_unknown_keys(std::span<const std::string_view> retired) const {
   if (table_ == nullptr) return;
+  std::vector<ConfigError> unknown;
   for (const auto& [name, value] : *as_table(table_)) {
     const std::string_view key = name.str();
     if (std::ranges::find(retired, key) != retired.end()) continue;
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
       const std::vector<std::string> known(known_.begin(), known_.end());
-      throw ConfigError(file_, line_number(value), full_key(key), show(value),
-                        fmt::format("one of the keys {}{}", fmt::join(known, ", "),
-                                    did_you_mean(std::string(key), known)));
+      unknown.emplace_back(file_, line_number(value), full_key(key), show(value),
+                           fmt::format("one of the keys {}{}", fmt::join(known, ", "),
+                                       did_you_mean(std::string(key), known)));
     }
   }
+  if (!unknown.empty()) throw ConfigError(unknown);
 }
 
 std::string toml_quoted(std::string_view text) {

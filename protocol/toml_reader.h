@@ -54,8 +54,8 @@ class TomlTable {
 
   // Counts `key` as known.
   void know(std::string_view key) { known_.push_back(key); }
-  // Throws ConfigError naming the first key that no getter asked for, with the known ones. Keys
-  // that earlier versions had may stay.
+  // Throws ConfigError naming the keys that no getter asked for, with the known ones. Keys that
+  // earlier versions had may stay.
   void refuse_unknown_keys(std::span<const std::string_view> retired = {}) const;
   // A ConfigError about `key` of this table, for checks that need more than a type and a range.
   [[noreturn]] void refuse(std::string_view key, const std::string& accepted) const;

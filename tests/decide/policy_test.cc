@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace gnomon::decide {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(PolicyTest, AnEmptyFileIsTheDefaultPolicy) {
@@ -109,6 +111,24 @@ INSTANTIATE_TEST_SUITE_P(
                   "quiet_windows_max", "8", "at least quiet_windows (9"},
         BadPolicy{"Syntax", "mode = ", 1, "", "", "TOML"}),
     [](const auto& table) { return table.param.name; });
+
+TEST(PolicyTest, AllThatIsWrongIsSaidAtOnce) {
+  try {
+    Policy::parse(
+        "mode = \"enforced\"\ntolerance = 1\n[window]\nsteps = 0\nevry = 3\n"
+        "[detector]\nburn_in_steps = \"ten\"\n",
+        "p.toml");
+    FAIL() << "it was accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.line(), 1);
+    const std::string all = error.what();
+    EXPECT_THAT(all, AllOf(HasSubstr("p.toml:1: mode = "), HasSubstr("\np.toml:2: tolerance = 1"),
+                           HasSubstr("\np.toml:4: window.steps = 0"),
+                           HasSubstr("\np.toml:5: window.evry = 3"),
+                           HasSubstr("\np.toml:7: detector.burn_in_steps = ")));
+    EXPECT_EQ(std::ranges::count(all, '\n'), 4);
+  }
+}
 
 TEST(PolicyTest, AMissingFileIsASystemError) {
   EXPECT_THROW(Policy::load("/nonexistent/policy.toml"), SystemError);
