@@ -15,6 +15,12 @@ constexpr int64_t kRelapseWindows = 16;  // an alarm this soon after a return fi
 
 }  // namespace
 
+std::string limit_of_actions(const Core& core) {
+  const int most = core.policy.limits.actions_max;
+  if (core.s.actions < most) return {};
+  return fmt::format("the limit of {} automatic actions is reached", most);
+}
+
 std::vector<std::string> pinned_sites(const State& s) {
   const bool pinned = s.containment && s.containment->rung == "pin";
   return pinned ? s.containment->sites : std::vector<std::string>();
@@ -38,8 +44,18 @@ void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
   s.containment = std::move(containment);
 }
 
-void take_to_bf16(Core& core, const std::string& why) {
+void leave_fp8(Core& core, const std::string& seen, boost::json::object evidence, bool holds) {
   State& s = core.s;
+  const std::string limit = limit_of_actions(core);
+  holds |= !limit.empty();
+  const std::string sentence =
+      fmt::format("Action: {}; {}, as the policy wants it{}.", seen,
+                  holds ? "training is paused" : "the whole run goes to BF16 from here on",
+                  limit.empty() ? "" : " (" + limit + ")");
+  RecordDecision& decision = core.record("action", sentence, std::move(evidence));
+  decision.action = holds ? ActionName("hold") : "bf16";
+  decision.enforced = true;
+  if (holds) return hold(core, sentence);
   s.actions += 1;
   const int64_t version = s.next_plan_version++;
   const std::string plan = bf16_plan(version);
@@ -50,7 +66,7 @@ void take_to_bf16(Core& core, const std::string& why) {
   pending.kind = "set_plan";
   pending.purpose = "contain";
   pending.plan_version = version;
-  issue(core, std::move(pending), plan, why);
+  issue(core, std::move(pending), plan, sentence);
 }
 
 void hold(Core& core, const std::string& why, DirectiveKind directive) {

@@ -9,13 +9,17 @@
 
 namespace gnomon::decide {
 
+// Why no further action is taken but a hold; empty: one may be.
+std::string limit_of_actions(const Core& core);
 // The sites that a containment has in BF16 while the others are in FP8.
 std::vector<std::string> pinned_sites(const State& state);
 // The containment that a rung and its plan lead to.
 void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
              int64_t plan_version);
-// Takes the whole run to BF16 from its newest step on: nothing was blamed, nothing is rolled back.
-void take_to_bf16(Core& core, const std::string& why);
+// Takes the whole run to BF16 from its newest step on, because of `seen`: nothing was blamed,
+// nothing is rolled back. With `holds`, or where the limit of automatic actions is reached, pauses
+// it instead.
+void leave_fp8(Core& core, const std::string& seen, boost::json::object evidence, bool holds);
 // Pauses the run until a person lets it go on, or stops it.
 void hold(Core& core, const std::string& why, DirectiveKind directive = "pause");
 // An attempt that began while the run was on hold is paused too, since its trainer may know nothing

@@ -221,14 +221,7 @@ void note_unverified(Core& core) {
   }
   if (s.investigation) give_case_up(core, what);
   if (s.investigation || s.directive) return;  // the next window tries again
-  const std::string sentence = fmt::format(
-      "Action: {}; {}.", what,
-      policy.on_loss == "bf16" ? "the whole run goes to BF16 from here on" : "training is paused");
-  RecordDecision& decision = core.record("action", sentence, evidence);
-  decision.action = ActionName::on_record(policy.on_loss);
-  decision.enforced = true;
-  if (policy.on_loss == "hold") return hold(core, sentence);
-  take_to_bf16(core, sentence);
+  leave_fp8(core, what, std::move(evidence), policy.on_loss == "hold");
 }
 
 }  // namespace gnomon::decide

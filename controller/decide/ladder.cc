@@ -137,10 +137,8 @@ Action choose(const Core& core, VerdictName verdict, const std::vector<std::stri
   const TriageEvidence& evidence = investigation.evidence;
   action.non_finite = evidence.trigger == "non_finite" ||
                       (evidence.measured.d_percent && !std::isfinite(*evidence.measured.d_percent));
-  if (s.actions >= core.policy.limits.actions_max) {
+  if (action.why = limit_of_actions(core); !action.why.empty()) {
     action.rung = "hold";
-    action.why =
-        fmt::format("the limit of {} automatic actions is reached", core.policy.limits.actions_max);
     return action;
   }
   if (evidence.trigger == "offset") {

@@ -330,15 +330,6 @@ bool leaves_fp8(const Core& core, const SentinelCall& call) {
          core.enforcing() && core.muted().empty() && !core.held();
 }
 
-void leave_fp8(Core& core, const SentinelCall& call, const std::string& seen) {
-  const std::string sentence =
-      seen + " Action: the whole run goes to BF16 from here on, as the policy wants it.";
-  RecordDecision& decision = core.record("action", sentence, call_evidence(call));
-  decision.action = "bf16";
-  decision.enforced = true;
-  take_to_bf16(core, sentence);
-}
-
 }  // namespace
 
 void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
@@ -372,7 +363,9 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const bool looked = looked_into(s);
   const bool soon = called_lately(s, used);
   const bool in_bf16 = plan_of(s, s.plan_version).bf16;
-  if (leaves_fp8(core, call) && !looked && !in_bf16) return leave_fp8(core, call, seen);
+  if (leaves_fp8(core, call) && !looked && !in_bf16) {
+    return leave_fp8(core, seen.substr(0, seen.size() - 1), call_evidence(call), false);
+  }
   const std::optional<CalledWindow> window =
       may_be_harm(call) && !looked && !soon ? call_window(core, call.since_step) : std::nullopt;
   if (!window) return core.explain(seen + " No window is ordered for it.");

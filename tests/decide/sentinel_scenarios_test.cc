@@ -84,8 +84,9 @@ TEST(SentinelScenarioTest, AHealthyRunPaysNothingForThem) {
 }
 
 // Gradients three times as large for 100 steps, which every precision has.
-SimulatedRun restless(const std::string& then) {
+SimulatedRun restless(const std::string& then, int actions_max = 8) {
   Policy policy = sparse();
+  policy.limits.actions_max = actions_max;
   policy.verification.on_gradient_norm = then;
   SimulatedRun run(hidden_fault(39'000, 1, 0), policy);
   run.filter = [&run](const Event& event) {
@@ -113,6 +114,16 @@ TEST(SentinelScenarioTest, AGradientNormMayTakeTheRunToBf16AndProbesBringItBack)
   EXPECT_FALSE(run.decisions("return").empty());
   EXPECT_EQ(run.state.containment, std::nullopt);
   EXPECT_TRUE(run.state.rollbacks.empty()) << "nothing was blamed";
+}
+
+TEST(SentinelScenarioTest, NoActionOfAGradientNormIsBeyondTheLimit) {
+  const SimulatedRun run = restless("bf16", 0);
+  const auto actions = run.decisions("action");
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(actions[0].action, "hold");
+  EXPECT_NE(actions[0].sentence.find("the limit of 0 automatic actions is reached"),
+            std::string::npos);
+  EXPECT_TRUE(run.paused);
 }
 
 TEST(SentinelScenarioTest, ByDefaultAGradientNormAccusesNobody) {
