@@ -261,11 +261,14 @@ def write_nightly(parts):
     for preset, results in parts:
         lines.append(f"| {preset} | {results.passed} | {len(results.failed)} | {len(results.skipped)} |")
     lines += ["", "| step | seconds |", "|---|---|"]
-    lines += [f"| {name} | {seconds:.0f} |" for name, seconds in Step.taken]
+    lines += [f"| {name} | {seconds:.0f} |" for name, seconds in Step.taken if seconds >= 10]
     lines += ["", "| build | case | result |", "|---|---|---|"]
     for preset, results in parts:
         lines += [f"| {preset} | {' '.join(filter(None, each))} | failed |" for each in results.failed]
-        lines += [f"| {preset} | {name} | skipped: {why} |" for name, why in results.skipped]
+        names = {}
+        for name, why in results.skipped:
+            names.setdefault(why, []).append(name)
+        lines += [f"| {preset} | {', '.join(names[why])} | skipped: {why} |" for why in names]
     (ROOT / "docs" / "nightly.md").write_text("\n".join(lines) + "\n")
 
 
