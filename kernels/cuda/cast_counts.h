@@ -24,7 +24,7 @@ inline CountPlan plan_counts(const Counting& counting, Format format, int64_t ro
   const int64_t rest = rows % kSide;
   const int64_t counted = rows / kSide * kCountedRows + (rest < kCountedRows ? rest : kCountedRows);
   return {.counts = counting.counts,
-          .amax = counting.amax_known ? scalars + kAmax : nullptr,
+          .amax = counting.counts != nullptr && counting.amax_known ? scalars + kAmax : nullptr,
           .ends = rounding_ends(format),
           .largest = static_cast<float>(format_info(format).largest),
           .values = counted * columns};
