@@ -80,11 +80,11 @@ void start_attempt(Core& core, const AttemptStarted& event) {
 
 void note_plan(Core& core, int64_t version) {
   State& s = core.s;
-  if (!s.inherited || version <= s.unknown_plan_recorded) return;
+  if (!s.inherited || version <= s.unknown_plan_said) return;
   for (const KnownPlan& plan : s.plans) {
     if (plan.version == version) return;
   }
-  s.unknown_plan_recorded = version;
+  s.unknown_plan_said = version;
   core.record("instrument",
               fmt::format("The run is in plan {}, which was set by a controller whose ledger is "
                           "lost: it is taken for the run's own plan. An override of kind set_plan "

@@ -35,8 +35,8 @@ WindowLengths lengths(const Core& core) {
 void record_rounding(Core& core, const WindowLengths& used) {
   const Policy::Window& asked = core.policy.window;
   const bool as_asked = asked.every == 0 || used.every == asked.every;
-  if (core.s.rounding_recorded || (used.steps == asked.steps && as_asked)) return;
-  core.s.rounding_recorded = true;
+  if (core.s.rounding_said || (used.steps == asked.steps && as_asked)) return;
+  core.s.rounding_said = true;
   const auto words = [](int64_t steps, int64_t every) {
     return every == 0 ? fmt::format("{} steps", steps)
                       : fmt::format("{} steps every {} steps", steps, every);

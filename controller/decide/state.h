@@ -393,10 +393,10 @@ struct Standing {
 struct State {
   bool registered = false;
   bool ended = false;
-  bool rounding_recorded = false;
-  bool inherited = false;             // the trainer had another ledger's directives or plans before
-  int64_t unknown_plan_recorded = 0;  // the newest plan of that ledger that was spoken of
-  bool paused = false;                // the trainer has said so and reported no step since
+  bool rounding_said = false;
+  bool inherited = false;         // the trainer had another ledger's directives or plans before
+  int64_t unknown_plan_said = 0;  // the newest plan of that ledger that was spoken of
+  bool paused = false;            // the trainer has said so and reported no step since
   bool stopping = false;  // it was told to stop: nothing else is ordered until it begins again
   RunFacts run;
   AttemptFacts attempt;
