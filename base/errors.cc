@@ -44,7 +44,19 @@ ConfigError::ConfigError(const std::vector<ConfigError>& all)
       line_(all.front().line_),
       key_(all.front().key_),
       value_(all.front().value_),
-      accepted_(all.front().accepted_) {}
+      accepted_(all.front().accepted_) {
+  std::vector<ConfigError> parts;
+  for (const ConfigError& each : all) {
+    if (each.parts().empty()) parts.push_back(each);
+    parts.insert(parts.end(), each.parts().begin(), each.parts().end());
+  }
+  if (parts.size() > 1) parts_ = std::make_shared<const std::vector<ConfigError>>(std::move(parts));
+}
+
+const std::vector<ConfigError>& ConfigError::parts() const {
+  static const std::vector<ConfigError> kNone;
+  return parts_ == nullptr ? kNone : *parts_;
+}
 
 FormatError::FormatError(std::string file, long long offset_bytes, std::string found,
                          std::string expected)

@@ -3,6 +3,7 @@
 // GNOMON_ASSERT.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ class ConfigError : public Error {
   ConfigError(std::string file, int line, std::string key, std::string value, std::string accepted);
   // All of these, which are not none: a line each in what(), the rest is that of the first.
   explicit ConfigError(const std::vector<ConfigError>& all);
+  // What such an error is made of, in single errors; empty for a single one.
+  const std::vector<ConfigError>& parts() const;
   const std::string& file() const { return file_; }
   int line() const { return line_; }
   const std::string& key() const { return key_; }
@@ -37,6 +40,7 @@ class ConfigError : public Error {
   std::string key_;
   std::string value_;
   std::string accepted_;
+  std::shared_ptr<const std::vector<ConfigError>> parts_;
 };
 
 // A file whose content is not what its format promises (truncated, foreign, corrupt). Names the

@@ -36,20 +36,16 @@ ConfigError with_value(const ConfigError& error, std::string value) {
   return {error.file(), error.line(), error.key(), std::move(value), error.accepted()};
 }
 
-}  // namespace
-
-std::string url_in_short(std::string_view url) {
-  url = without_quotes(url);
-  const size_t scheme = url.starts_with("http://") ? 7 : url.starts_with("https://") ? 8 : 0;
-  if (scheme == 0 || url.find('@') != std::string_view::npos) return kNotShown;
-  const auto end =
-      std::find_if(url.begin() + static_cast<ptrdiff_t>(scheme), url.end(), [](unsigned char c) {
-        return std::isalnum(c) == 0 && c != '.' && c != '-' && c != '_' && c != '[';
-      });
-  return fmt::format("\"{}{}\"", std::string(url.begin(), end), end == url.end() ? "" : "/...");
+// Each part by itself, where there are several.
+template <class Redact>
+ConfigError of_parts(const ConfigError& error, const Redact& redact) {
+  if (error.parts().empty()) return redact(error);
+  std::vector<ConfigError> parts;
+  for (const ConfigError& part : error.parts()) parts.push_back(redact(part));
+  return ConfigError(parts);
 }
 
-ConfigError without_secrets(const ConfigError& error) {
+ConfigError part_without_secrets(const ConfigError& error) {
   if (error.key() == ConfigError::kSyntax)
     return with_value(error, without_quoted_text(error.value()));
   const std::string& value = error.value();
@@ -66,11 +62,30 @@ ConfigError without_secrets(const ConfigError& error) {
   return is_url || has_url ? with_value(error, url_in_short(value)) : error;
 }
 
+}  // namespace
+
+std::string url_in_short(std::string_view url) {
+  url = without_quotes(url);
+  const size_t scheme = url.starts_with("http://") ? 7 : url.starts_with("https://") ? 8 : 0;
+  if (scheme == 0 || url.find('@') != std::string_view::npos) return kNotShown;
+  const auto end =
+      std::find_if(url.begin() + static_cast<ptrdiff_t>(scheme), url.end(), [](unsigned char c) {
+        return std::isalnum(c) == 0 && c != '.' && c != '-' && c != '_' && c != '[';
+      });
+  return fmt::format("\"{}{}\"", std::string(url.begin(), end), end == url.end() ? "" : "/...");
+}
+
+ConfigError without_secrets(const ConfigError& error) {
+  return of_parts(error, part_without_secrets);
+}
+
 ConfigError without_text(const ConfigError& error, const std::vector<std::string>& keys) {
-  const bool syntax = error.key() == ConfigError::kSyntax;
-  const bool known = syntax || std::ranges::find(keys, last_key(error.key())) != keys.end();
-  return {error.file(), error.line(), known ? error.key() : "an unknown key",
-          syntax || !known || error.value().empty() ? "" : kNotShown, error.accepted()};
+  return of_parts(error, [&](const ConfigError& part) {
+    const bool syntax = part.key() == ConfigError::kSyntax;
+    const bool known = syntax || std::ranges::find(keys, last_key(part.key())) != keys.end();
+    return ConfigError(part.file(), part.line(), known ? part.key() : "an unknown key",
+                       syntax || !known || part.value().empty() ? "" : kNotShown, part.accepted());
+  });
 }
 
 }  // namespace gnomon

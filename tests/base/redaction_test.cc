@@ -6,6 +6,7 @@
 namespace gnomon {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -38,6 +39,19 @@ TEST(RedactionTest, OnlyWhatMayBeSecretIsLeftOutOfAConfigurationsErrors) {
   const ConfigError url = without_secrets(
       ConfigError("f", 3, "notify[0].https://h/SECRET", "true", "one of the keys a"));
   EXPECT_THAT(url.what(), Not(HasSubstr("SECRET")));
+}
+
+TEST(RedactionTest, EachOfManyErrorsIsRedacted) {
+  const ConfigError one("f", 1, "a.url", "\"https://x/SECRET1\"", "a URL");
+  const ConfigError two("f", 2, "hook", "\"https://x/SECRET2\"", "one of the keys a, b");
+  const ConfigError three("f", 3, "sha256", "\"SECRET3\"", "a hash");
+  const ConfigError nested(std::vector{ConfigError(std::vector{one, two}), three});
+  ASSERT_EQ(nested.parts().size(), 3u);
+  EXPECT_THAT(nested.what(), HasSubstr("SECRET2"));
+  const std::string shown = without_secrets(ConfigError(std::vector{one, two})).what();
+  EXPECT_THAT(shown, Not(HasSubstr("SECRET")));
+  EXPECT_THAT(shown, AllOf(HasSubstr("f:1: a.url"), HasSubstr("\nf:2: hook")));
+  EXPECT_THAT(without_text(nested, {"sha256"}).what(), Not(HasSubstr("SECRET")));
 }
 
 TEST(RedactionTest, NothingOfASecretFileIsLeftInItsErrors) {
