@@ -11,7 +11,7 @@ namespace gnomon::decide {
 namespace {
 
 // The trainer's memory lost the state that the step before this one had left.
-bool shows_changed_state(const State& s, const WindowState& window) {
+bool covers_changed_state(const State& s, const WindowState& window) {
   const int64_t damaged = s.watch.health.state_changed_step - 1;
   return window.start.step < damaged && damaged <= window.end_step();
 }
@@ -56,7 +56,7 @@ void order_audit(Core& core, WindowState& window) {
   if (window.start.plan_version != window.plan_version) return;
   if (!wanted || !can_be_settled(s)) return;
   int64_t& left = s.watch.audit_in;
-  if (left > 0 && !shows_changed_state(s, window)) {
+  if (left > 0 && !covers_changed_state(s, window)) {
     left -= 1;
     return;
   }

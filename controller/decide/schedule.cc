@@ -402,7 +402,7 @@ void note_changed_state(Core& core, int64_t step) {
   core.record("health",
               fmt::format("Step {} found other master weights or moments than step {} had written: "
                           "memory of the trainer's host does not keep them, or a program writes "
-                          "where it must not. {}.",
+                          "where it must not. Check that host's memory. {}.",
                           step, step - 1, next),
               {{"step", step}})
       .verdict = "memory_changed";
