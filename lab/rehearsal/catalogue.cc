@@ -87,15 +87,14 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
       runs.push_back({role, name, fault, seed});
     }
   };
-  for (int64_t i = 0; i < options.seeds; ++i) {
-    const int64_t seed = options.first_seed + i;
+  for (int64_t seed = options.first_seed; seed < options.first_seed + options.seeds; ++seed) {
     if (wanted("none")) {
       for (const Configuration& each : study.configurations) add(each.name, "none", seed);
     }
     const std::vector<StudyCase> all = study_cases(study, 1);
     for (size_t f = 0; f < all.size(); ++f) {
       if (!wanted(all[f].name)) continue;
-      add(turn(study, all[f].name, f + static_cast<size_t>(i)).name, all[f].name, seed);
+      add(turn(study, all[f].name, f + static_cast<size_t>(seed - 1)).name, all[f].name, seed);
     }
   }
   references.insert(references.end(), runs.begin(), runs.end());

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/errors.h"
 #include "controller/decide/decide.h"
@@ -389,6 +390,17 @@ TEST(CatalogueTest, EveryFaultIsOneThatItsConfigurationCanHave) {
     EXPECT_EQ(std::ranges::adjacent_find(files), files.end());
   }
   EXPECT_THROW(rehearsal::study_from_name("sparse"), ConfigError);
+}
+
+TEST(CatalogueTest, ASeedRecordedAloneHasTheRunsItHasAmongOthers) {
+  std::set<std::string> together, alone;
+  for (const auto& run : rehearsal::catalogue({.study = "budget", .seeds = 3}))
+    together.insert(run.file_name());
+  for (int64_t seed = 1; seed <= 3; ++seed) {
+    for (const auto& run : rehearsal::catalogue({.study = "budget", .seeds = 1, .first_seed = seed}))
+      alone.insert(run.file_name());
+  }
+  EXPECT_EQ(alone, together);
 }
 
 TEST(DetectionTest, DelaysAreCountedFromTheFaultAndFalseAlarmsBeforeIt) {
