@@ -1,7 +1,8 @@
 #include "storage/ledger_statistics.h"
 
 #include <algorithm>
-#include <optional>
+
+#include "protocol/json.h"
 
 namespace gnomon::ledger {
 namespace {
@@ -72,6 +73,19 @@ int64_t insert_statistics(Connection& connection, int64_t run, const StatisticsR
   }
   if (new_step > 0 || inserted > 0) trim(connection, run, limits);
   return inserted;
+}
+
+std::optional<StatisticsReport> newest_statistics(Connection& connection, int64_t run) {
+  const std::optional<Step> newest = step_at(connection, kNewestFirst, run, 0);
+  if (!newest) return std::nullopt;
+  StatisticsReport report;
+  report.attempt = newest->attempt;
+  report.step = newest->step;
+  Query rows =
+      connection.query("SELECT body FROM statistics WHERE run = ? AND attempt = ? AND step = ?",
+                       run, report.attempt, report.step);
+  while (rows.next()) report.rows.push_back(from_json<StatisticsRow>(rows.text(0)));
+  return report;
 }
 
 }  // namespace gnomon::ledger

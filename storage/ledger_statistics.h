@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,8 @@ struct StatisticsLimits {
 int64_t insert_statistics(Connection& connection, int64_t run, const StatisticsReport& report,
                           const std::vector<std::string>& bodies, double now,
                           const StatisticsLimits& limits = {});
+
+// All rows of the newest step that has some, of the newest attempt; nothing where there is none.
+std::optional<StatisticsReport> newest_statistics(Connection& connection, int64_t run);
 
 }  // namespace gnomon::ledger

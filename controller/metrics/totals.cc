@@ -9,6 +9,7 @@
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_health.h"
 #include "storage/ledger_runs.h"
+#include "storage/ledger_statistics.h"
 
 namespace gnomon {
 namespace {
@@ -142,6 +143,9 @@ RunNumbers load_run_numbers(Connection& connection, int64_t run) {
   if (verified.next()) numbers.verified_step = verified.integer(0);
   if (std::optional<DeviceHealthRow> health = ledger::newest_health(connection, run)) {
     record_device(numbers, health->host, from_json<DeviceHealth>(health->body));
+  }
+  if (const auto statistics = ledger::newest_statistics(connection, run)) {
+    record_statistics(numbers, *statistics);
   }
   return numbers;
 }

@@ -397,7 +397,8 @@ TEST(CatalogueTest, ASeedRecordedAloneHasTheRunsItHasAmongOthers) {
   for (const auto& run : rehearsal::catalogue({.study = "budget", .seeds = 3}))
     together.insert(run.file_name());
   for (int64_t seed = 1; seed <= 3; ++seed) {
-    for (const auto& run : rehearsal::catalogue({.study = "budget", .seeds = 1, .first_seed = seed}))
+    for (const auto& run :
+         rehearsal::catalogue({.study = "budget", .seeds = 1, .first_seed = seed}))
       alone.insert(run.file_name());
   }
   EXPECT_EQ(alone, together);

@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "base/files.h"
 #include "controller/metrics/daemon_numbers.h"
@@ -131,7 +133,9 @@ class EveryMetric : public ::testing::Test {
     verifier.connect(access);
     while (std::optional<Lease> lease = verifier.lease()) verifier.complete(*lease, 0.001);
     report_statistics();
-    report_device();
+    const AttemptStart start{2, 10, "restart", 1, 1.0, {}, "host-a"};
+    trainer_.client().checked("POST", trainer_.path("/attempts"), to_json(start));
+    trainer_.post_steps({{step_of_device(11)}});
   }
 
   void report_statistics() {
@@ -149,10 +153,8 @@ class EveryMetric : public ::testing::Test {
     trainer_.client().checked("POST", trainer_.path("/statistics"), to_json(looked));
   }
 
-  // A step with all that a GPU may say of itself, in an attempt that names its host.
-  void report_device() {
-    const AttemptStart start{2, 10, "restart", 1, 1.0, {}, "host-a"};
-    trainer_.client().checked("POST", trainer_.path("/attempts"), to_json(start));
+  // A step with all that a GPU may say of itself.
+  static StepReport step_of_device(int64_t at) {
     DeviceHealth health;
     health.device = "0000:01:00.0";
     for (auto* number :
@@ -164,11 +166,11 @@ class EveryMetric : public ::testing::Test {
     health.ecc_corrected = health.ecc_uncorrected = 1;
     health.throttle_reasons = std::vector<ThrottleReason>{"idle"};
     health.remapped_rows_pending = health.remapped_rows_failure = false;
-    StepReport step = test_step(11, 2);
+    StepReport step = test_step(at, 2);
     step.device_health = health;
     step.cast_saturated = step.cast_flushed = 1e-6;
     step.cast_peak = 1;
-    trainer_.post_steps({{step}});
+    return step;
   }
 
   test::TemporaryDirectory folder_;
@@ -189,6 +191,26 @@ TEST_F(EveryMetric, IsReadByPrometheusAsTheTableAndItsDocumentSay) {
   expect_same("read by Prometheus", known.lines, "in code", code.lines);
   expect_same("read by Prometheus", known.helps, "in code", code.helps);
   expect_same("in docs/metrics.md", documented(), "in code", code.lines);
+}
+
+// A metric that lives in the process alone would begin anew: dashboards would show a dip.
+TEST_F(EveryMetric, OfARunIsTheSameBehindARestart) {
+  const auto of_runs = [&] {
+    Names samples;
+    std::istringstream text(daemon_.client().checked("GET", "/metrics").body);
+    for (std::string sample; std::getline(text, sample);) {
+      if (sample.find("{run=\"") != std::string::npos) samples.insert(sample);
+    }
+    return samples;
+  };
+  // What costs say follows the state, which is saved once a second at most.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  trainer_.post_steps({{step_of_device(12)}});
+  const Names before = of_runs();
+  EXPECT_GT(before.size(), run_metrics().size());
+  daemon_.stop();
+  daemon_.start();
+  expect_same("before the restart", before, "behind it", of_runs());
 }
 
 TEST_F(EveryMetric, PassesPromtool) {
