@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,9 +21,20 @@ std::string config_message(const std::string& file, int line, const std::string&
   return what + fmt::format(": not accepted; expected {}", accepted);
 }
 
+// Single errors, by their lines.
+std::vector<ConfigError> singles(const std::vector<ConfigError>& all) {
+  std::vector<ConfigError> parts;
+  for (const ConfigError& each : all) {
+    if (each.parts().empty()) parts.push_back(each);
+    parts.insert(parts.end(), each.parts().begin(), each.parts().end());
+  }
+  std::ranges::stable_sort(parts, {}, &ConfigError::line);
+  return parts;
+}
+
 std::string all_messages(const std::vector<ConfigError>& all) {
   std::string lines;
-  for (const ConfigError& each : all)
+  for (const ConfigError& each : singles(all))
     lines += (lines.empty() ? "" : "\n") + std::string(each.what());
   return lines;
 }
@@ -39,17 +51,15 @@ ConfigError::ConfigError(std::string file, int line, std::string key, std::strin
       accepted_(std::move(accepted)) {}
 
 ConfigError::ConfigError(const std::vector<ConfigError>& all)
-    : Error(all_messages(all)),
-      file_(all.front().file_),
-      line_(all.front().line_),
-      key_(all.front().key_),
-      value_(all.front().value_),
-      accepted_(all.front().accepted_) {
-  std::vector<ConfigError> parts;
-  for (const ConfigError& each : all) {
-    if (each.parts().empty()) parts.push_back(each);
-    parts.insert(parts.end(), each.parts().begin(), each.parts().end());
-  }
+    : ConfigError(singles(all), all_messages(all)) {}
+
+ConfigError::ConfigError(std::vector<ConfigError> parts, const std::string& what)
+    : Error(what),
+      file_(parts.front().file_),
+      line_(parts.front().line_),
+      key_(parts.front().key_),
+      value_(parts.front().value_),
+      accepted_(parts.front().accepted_) {
   if (parts.size() > 1) parts_ = std::make_shared<const std::vector<ConfigError>>(std::move(parts));
 }
 

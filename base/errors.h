@@ -24,7 +24,8 @@ class ConfigError : public Error {
   static constexpr const char* kSyntax = "syntax";  // the key of text that is no TOML at all
   // `line` is 1-based, 0 when the value has no line (a command line flag, say).
   ConfigError(std::string file, int line, std::string key, std::string value, std::string accepted);
-  // All of these, which are not none: a line each in what(), the rest is that of the first.
+  // All of these, which are not none, by their lines: a line each in what(), the rest is that of
+  // the first.
   explicit ConfigError(const std::vector<ConfigError>& all);
   // What such an error is made of, in single errors; empty for a single one.
   const std::vector<ConfigError>& parts() const;
@@ -35,6 +36,8 @@ class ConfigError : public Error {
   const std::string& accepted() const { return accepted_; }
 
  private:
+  ConfigError(std::vector<ConfigError> parts, const std::string& what);
+
   std::string file_;
   int line_;
   std::string key_;

@@ -66,7 +66,8 @@ int run_program(int argc, char** argv, const char* description,
   try {
     return parse_and_run(argc, argv, description, add);
   } catch (const ConfigError& error) {
-    return fail(kExitBadInput, error.what());
+    for (const ConfigError& part : error.parts()) fail(kExitBadInput, part.what());
+    return error.parts().empty() ? fail(kExitBadInput, error.what()) : kExitBadInput;
   } catch (const FormatError& error) {
     return fail(kExitBadInput, error.what());
   } catch (const UnfitFile& error) {

@@ -4,6 +4,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <sstream>
 
 #include "base/errors.h"
@@ -95,6 +97,7 @@ class NestingScanner {
 
 struct TomlTable::Document {
   toml::table root;
+  std::map<std::string, std::string, std::less<>> table_of;  // of each key that a table knows
 };
 
 TomlTable TomlTable::parse(std::string_view text, const std::string& file) {
@@ -140,8 +143,25 @@ std::string TomlTable::shown_value(std::string_view key) const {
   return has(key) ? show(*as_table(table_)->get(key)) : std::string();
 }
 
-const void* TomlTable::node(std::string_view key) {
+void TomlTable::know(std::string_view key) {
   known_.push_back(key);
+  if (path_.empty()) return;
+  const bool one_of_several = path_.back() == ']';
+  document_->table_of.emplace(key, one_of_several
+                                       ? fmt::format("[[{}]]", path_.substr(0, path_.rfind('[')))
+                                       : fmt::format("[{}]", path_));
+}
+
+// What a key that is not known here may have been meant to be.
+std::string TomlTable::hint(const std::string& key) const {
+  const std::string meant = did_you_mean(key, {known_.begin(), known_.end()});
+  const auto elsewhere = document_->table_of.find(key);
+  if (!meant.empty() || elsewhere == document_->table_of.end()) return meant;
+  return fmt::format("; {} is a key of {}", key, elsewhere->second);
+}
+
+const void* TomlTable::node(std::string_view key) {
+  know(key);
   return table_ == nullptr ? nullptr : as_table(table_)->get(key);
 }
 
@@ -267,10 +287,9 @@ void TomlTable::refuse_unknown_keys(std::span<const std::string_view> retired) c
     const std::string_view key = name.str();
     if (std::ranges::find(retired, key) != retired.end()) continue;
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-      const std::vector<std::string> known(known_.begin(), known_.end());
-      unknown.emplace_back(file_, line_number(value), full_key(key), show(value),
-                           fmt::format("one of the keys {}{}", fmt::join(known, ", "),
-                                       did_you_mean(std::string(key), known)));
+      unknown.emplace_back(
+          file_, line_number(value), full_key(key), show(value),
+          fmt::format("one of the keys {}{}", fmt::join(known_, ", "), hint(std::string(key))));
     }
   }
   if (!unknown.empty()) throw ConfigError(unknown);

@@ -53,7 +53,7 @@ class TomlTable {
   std::vector<TomlTable> tables(std::string_view key);
 
   // Counts `key` as known.
-  void know(std::string_view key) { known_.push_back(key); }
+  void know(std::string_view key);
   // Throws ConfigError naming the keys that no getter asked for, with the known ones. Keys that
   // earlier versions had may stay.
   void refuse_unknown_keys(std::span<const std::string_view> retired = {}) const;
@@ -65,9 +65,10 @@ class TomlTable {
   TomlTable() = default;
   std::string full_key(std::string_view key) const;
   std::string shown_value(std::string_view key) const;
+  std::string hint(const std::string& key) const;
   const void* node(std::string_view key);
 
-  std::shared_ptr<const Document> document_;
+  std::shared_ptr<Document> document_;
   const void* table_ = nullptr;  // toml::table; nullptr = absent
   std::string path_;
   std::string file_;

@@ -180,7 +180,7 @@ std::string action_words(const Core& core, const Action& action) {
   if (rung == nullptr || rung->make_plan != nullptr) {
     words += rung == nullptr ? " " : ", ";
     words += action.target
-                 ? fmt::format("from step {} again ({} steps lost)", action.target->step,
+                 ? fmt::format("from step {} again, {} steps back", action.target->step,
                                std::max<int64_t>(0, core.s.newest_step - action.target->step))
                  : std::string("from here on");
   }
@@ -319,8 +319,8 @@ void go_further_back(Core& core, const PendingDirective& refused) {
     return hold(core, sentence);
   }
   const std::string sentence = fmt::format(
-      "Action: the run could not go back to step {}; from step {}, the next older good "
-      "checkpoint, again ({} steps lost).",
+      "Action: the run could not go back to step {}. It goes on from step {}, the next older good "
+      "checkpoint, {} steps back.",
       refused.to_step, older->step, std::max<int64_t>(0, s.newest_step - older->step));
   RecordDecision& decision = core.record("action", sentence,
                                          {{"rung", "rollback"},

@@ -18,6 +18,16 @@ TEST(ConfigErrorTest, SaysFileLineKeyValueAndWhatIsAccepted) {
   EXPECT_EQ(error.accepted(), "a number in [0, 1)");
 }
 
+TEST(ConfigErrorTest, SeveralAreSaidByTheirLines) {
+  const ConfigError late("f", 9, "c", "", "x"), early("f", 1, "a", "", "x"),
+      middle("f", 5, "b", "", "x");
+  const ConfigError all(std::vector{ConfigError(std::vector{late, early}), middle});
+  EXPECT_STREQ(all.what(),
+               "f:1: a: not accepted; expected x\nf:5: b: not accepted; expected x\n"
+               "f:9: c: not accepted; expected x");
+  EXPECT_EQ(all.line(), 1);
+}
+
 TEST(ConfigErrorTest, LeavesOutWhatIsUnknown) {
   EXPECT_STREQ(ConfigError("run.toml", 0, "model", "", "a table").what(),
                "run.toml: model: not accepted; expected a table");

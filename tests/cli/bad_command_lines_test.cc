@@ -48,6 +48,7 @@ class BadCommandLineTest : public ::testing::TestWithParam<Case> {
       write_file_atomically(root / name, garbage);
     }
     write_file_atomically(root / "empty", "");
+    write_file_atomically(root / "slips.toml", "budget_percent = 5\nsteps = 3\n");
     write_file_atomically(root / "six.txt", "sixsix");
     write_file_atomically(root / "text.txt", std::string(1000, 'x'));
     write_file_atomically(root / "plan.toml", small_registration().base_plan);
@@ -178,6 +179,7 @@ const std::vector<Case> kMistakes = {
     {"policy check @/absent", 2, "absent"},
     {"policy check @/folder", 2, "folder"},
     {"policy check @/garbage", 2, "garbage"},
+    {"policy check @/slips.toml", 2, "budget_percent is a key of [verification]\ngnomon: "},
     {"policy check /dev/zero", 2, "/dev/zero: it is a device, not a regular file"},
     {"policy check", 2, "FILE is required"},
     {"policy show @/folder", 2, "folder"},

@@ -10,6 +10,7 @@
 namespace gnomon {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 constexpr const char* kText = R"(title = "x"
@@ -86,6 +87,16 @@ TEST(TomlTable, AnUnknownKeyIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(error.line(), 2);
   EXPECT_EQ(error.key(), "stpes");
   EXPECT_THAT(error.accepted(), HasSubstr("a, steps"));
+}
+
+TEST(TomlTable, AKeyInTheWrongTableIsToldWhereItBelongs) {
+  TomlTable root = TomlTable::parse("steps = 1\nname = 2\nother = 3\n[[item]]\n", "f.toml");
+  root.table("window").integer("steps", 0, 0, 10);
+  root.tables("item")[0].text("name", "");
+  const std::string what = error_of([&] { root.refuse_unknown_keys(); }).what();
+  EXPECT_THAT(what, HasSubstr("steps is a key of [window]\n"));
+  EXPECT_THAT(what, HasSubstr("name is a key of [[item]]\n"));
+  EXPECT_THAT(what, EndsWith("one of the keys window, item"));
 }
 
 TEST(TomlTable, ASyntaxErrorNamesItsLine) {
