@@ -149,7 +149,10 @@ class Watcher {
                               plain_number(number_of(row, "threshold")));
         }
       }
-      print_line(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));
+      what += ", " + state;
+      const std::string why = text_of(row, "why");
+      if (!why.empty()) what += ": " + why;
+      print_line(state == "alarm" ? kRed : kPlain, what);
     }
   }
 

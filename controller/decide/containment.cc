@@ -49,7 +49,7 @@ void leave_fp8(Core& core, const std::string& seen, boost::json::object evidence
   const std::string limit = limit_of_actions(core);
   holds |= !limit.empty();
   const std::string sentence =
-      fmt::format("Action: {}; {}, as the policy wants it{}.", seen,
+      fmt::format("{}; {}, as the policy wants it{}.", seen,
                   holds ? "training is paused" : "the whole run goes to BF16 from here on",
                   limit.empty() ? "" : " (" + limit + ")");
   RecordDecision& decision = core.record("action", sentence, std::move(evidence));

@@ -65,7 +65,7 @@ void fall_back(Core& core, const PendingDirective& refused) {
   }
   if (refused.kind == "rollback") return go_further_back(core, refused);
   const std::string sentence = fmt::format(
-      "Action: training is paused. Directive {} ({}) came to nothing and nothing else is left: a "
+      "Training is paused. Directive {} ({}) came to nothing and nothing else is left: a "
       "person must look.",
       refused.number, refused.kind);
   RecordDecision& decision = core.record("action", sentence, evidence_of(refused));

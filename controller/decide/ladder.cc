@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -261,9 +262,11 @@ void respond(Core& core, VerdictName verdict, const std::vector<std::string>& si
   const Action action = choose(core, verdict, sites);
   const int64_t window_id = s.investigation->window;
   const KnownPlan plan = make_plan(core, action, find_window(s, window_id)->plan_version);
-  const std::string words = action_words(core, action);
+  std::string words = action_words(core, action);
+  if (core.enforcing() && action.rung != "pin")
+    words.front() = static_cast<char>(std::toupper(words.front()));  // a site keeps its name
   const std::string sentence =
-      core.enforcing() ? fmt::format("Action: {}.", words)
+      core.enforcing() ? words + "."
                        : fmt::format("Nothing is done in mode {}; enforced it would be: {}.",
                                      mode_name(core.policy.mode), words);
   json::object evidence{
@@ -304,7 +307,7 @@ void go_further_back(Core& core, const PendingDirective& refused) {
   }
   if (!older) {
     const std::string sentence = fmt::format(
-        "Action: training is paused. The run could not go back to step {} and no older good "
+        "Training is paused. The run could not go back to step {} and no older good "
         "checkpoint is left, so the weights since then are in doubt. A person must look: make a "
         "checkpoint at or before step {} readable, restart the run from it and resume, or resume "
         "and "
@@ -319,7 +322,7 @@ void go_further_back(Core& core, const PendingDirective& refused) {
     return hold(core, sentence);
   }
   const std::string sentence = fmt::format(
-      "Action: the run could not go back to step {}. It goes on from step {}, the next older good "
+      "The run could not go back to step {}. It goes on from step {}, the next older good "
       "checkpoint, {} steps back.",
       refused.to_step, older->step, std::max<int64_t>(0, s.newest_step - older->step));
   RecordDecision& decision = core.record("action", sentence,

@@ -61,7 +61,7 @@ void record_recovered(Core& core, int64_t window_id, const std::string& proof,
   evidence["rung"] = s.recovery->rung.text();
   RecordDecision& decision = core.record(
       "recovered",
-      fmt::format("Recovered: steps {}–{} after the action are quiet ({}).",
+      fmt::format("Steps {}–{} after the action are quiet ({}).",
                   evidence.at("start_step").as_int64(), evidence.at("end_step").as_int64(), proof),
       evidence);
   decision.window = window_id;

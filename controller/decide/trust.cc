@@ -110,7 +110,7 @@ void distrust(Core& core, const std::string& verifier, const std::string& why, V
   core.effects.emplace_back(QuarantineVerifier{verifier, why});
   RecordDecision& decision =
       core.record("action",
-                  fmt::format("Action: no replay of this run goes to {} any more; what it measured "
+                  fmt::format("No replay of this run goes to {} any more; what it measured "
                               "is no evidence.",
                               verifier),
                   {{"verifier", verifier}});

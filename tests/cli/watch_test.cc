@@ -1,8 +1,9 @@
-// `gnomon watch` of a run whose steps stay away for a while.
+// `gnomon watch` of a run whose steps stay away for a while, and of one that nobody verifies.
 #include <gmock/gmock.h>
 
 #include "base/files.h"
 #include "protocol/json.h"
+#include "tests/controller/fake_clients.h"
 #include "tests/controller/registration.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
@@ -42,6 +43,23 @@ TEST(WatchTest, SaysThatNoStepComesAndThatTheyComeAgain) {
   client.checked("POST", "/v1/runs/run-1/finished", to_json(RunFinished{"failed", 2, 3, 1, 1}));
   EXPECT_EQ(watch.wait(), 0);
   EXPECT_THAT(printed(), HasSubstr("the run is failed at step 2"));
+}
+
+TEST(WatchTest, SaysWhyAWindowIsSkipped) {
+  test::DaemonProcess daemon{{}, test_policy()};
+  daemon.start();
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  trainer.train(1, 60);
+  test::TemporaryDirectory folder;
+  test::ChildProcess watch(
+      {GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--url", daemon.url()},
+      folder.path() / "told");
+  std::string printed;
+  EXPECT_TRUE(test::eventually([&] {
+    printed = read_file(folder.path() / "told");
+    return printed.find(", skipped: 4 windows are open already") != std::string::npos;
+  })) << printed;
 }
 
 }  // namespace

@@ -172,7 +172,7 @@ TEST(ReturningTest, OneThatLiesDoesNotKeepARunInBf16) {
     const SimulatedRun run = kept_from_fp8(trainer ? two : three, trainer);
     EXPECT_THAT(run.decisions("return"), SizeIs(1)) << "trainer " << trainer;
     EXPECT_THAT(run.state.trust.quarantined, SizeIs(1));
-    EXPECT_THAT(sentences(run, "action"), Contains(HasSubstr("no replay of this run goes to v")));
+    EXPECT_THAT(sentences(run, "action"), Contains(HasSubstr("No replay of this run goes to v")));
   }
 }
 

@@ -51,7 +51,7 @@ TEST(ScenarioTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsG
   EXPECT_THAT(rollback.plan, HasSubstr(kGuilty));
   run.train_until_phase("contained", 400);
   ASSERT_THAT(run.decisions("recovered"), SizeIs(1));
-  EXPECT_THAT(run.decisions("recovered")[0].sentence, HasSubstr("steps 200–220"))
+  EXPECT_THAT(run.decisions("recovered")[0].sentence, HasSubstr("Steps 200–220"))
       << "the rollback's base";
   EXPECT_NEAR(run.damage, 0, 1e-9);
   run.train_until(800);
