@@ -11,7 +11,7 @@ namespace gnomon {
 namespace {
 
 float largest_power_of_two(float limit) {
-  return std::ldexp(1.0f, std::ilogb(std::min(limit, kScaleMax)));
+  return std::ldexp(1.0f, std::ilogb(std::min(limit, kLargestScale)));
 }
 
 // As Backend::amax: NaN and Inf give +Inf.
@@ -46,7 +46,8 @@ float tile_scale(ScaleRule rule, Format format, float amax) {
   float fitting = current_scale(amax, format);
   if (rule == ScaleRule::kFp32) return fitting;
   if (rule == ScaleRule::kPowerOfTwo) return largest_power_of_two(fitting);
-  return std::min(std::ldexp(1.0f, std::ilogb(format_max(format)) - std::ilogb(amax)), kScaleMax);
+  return std::min(std::ldexp(1.0f, std::ilogb(format_max(format)) - std::ilogb(amax)),
+                  kLargestScale);
 }
 
 void quantize_matrix(const Quantizer& quantizer, std::span<const bf16> x, int64_t rows,

@@ -13,7 +13,7 @@ namespace gnomon {
 enum class ScaleRule {
   kNone,        // 1
   kGiven,       // one for the whole matrix, chosen by the caller (`current`, `delayed`)
-  kFp32,        // format_max/amax of the tile, at most kScaleMax
+  kFp32,        // format_max/amax of the tile, at most kLargestScale
   kPowerOfTwo,  // the largest power of two that is at most that: nothing saturates
   kOcpFloor,  // 2^(e_max − ⌊log2 amax⌋), e_max the exponent of the format's largest value (OCP MX
               // 1.0, 6.3): values above format_max saturate

@@ -292,12 +292,12 @@ class TileQuantisation {
       return shift_;
     }
     const float amax = to_float({magnitude_bits});
-    float scale = std::min(format_max_ / amax, kScaleMax);
+    float scale = std::min(format_max_ / amax, kLargestScale);
     if (rule_ == ScaleRule::kPowerOfTwo) {
       scale = std::bit_cast<float>(std::bit_cast<uint32_t>(scale) & 0x7F800000u);
     } else if (rule_ == ScaleRule::kOcpFloor) {
       const int amax_exponent = magnitude_bits < 0x80u ? -127 : exponent_of(amax);
-      const int exponent = std::min(max_exponent_ - amax_exponent, exponent_of(kScaleMax));
+      const int exponent = std::min(max_exponent_ - amax_exponent, exponent_of(kLargestScale));
       scale = std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
     }
     return scale * shift_;

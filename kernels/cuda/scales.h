@@ -18,7 +18,7 @@ struct ScaleArithmetic {
   int log2_shift = 0;
 };
 
-inline constexpr float kLargestScale = 0x1p60f;  // kScaleMax
+inline constexpr float kLargestScale = 0x1p60f;  // numerics/scales.h
 
 // x·2^n, for results that are normal numbers or overflow.
 __device__ inline float times_power_of_two(float x, int n) { return ldexpf(x, n); }

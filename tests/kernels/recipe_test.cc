@@ -23,10 +23,10 @@ TEST(CurrentScale, IsOneWhenTheMaximumSaysNothing) {
 }
 
 TEST(CurrentScale, StaysBelowItsLimitForTheSmallestMaxima) {
-  EXPECT_EQ(current_scale(std::numeric_limits<float>::denorm_min(), Format::kE4m3), kScaleMax);
-  EXPECT_EQ(current_scale(1e-30f, Format::kE5m2), kScaleMax);
-  EXPECT_LT(current_scale(1e-12f, Format::kE5m2), kScaleMax);
-  float alpha = 1.0f / (kScaleMax * kScaleMax);
+  EXPECT_EQ(current_scale(std::numeric_limits<float>::denorm_min(), Format::kE4m3), kLargestScale);
+  EXPECT_EQ(current_scale(1e-30f, Format::kE5m2), kLargestScale);
+  EXPECT_LT(current_scale(1e-12f, Format::kE5m2), kLargestScale);
+  float alpha = 1.0f / (kLargestScale * kLargestScale);
   EXPECT_GE(alpha, std::numeric_limits<float>::min());
 }
 
@@ -43,7 +43,7 @@ TEST(DelayedScale, KeepsTheOldScaleWhenTheHistorySaysNothing) {
 }
 
 TEST(DelayedScale, StaysBelowItsLimit) {
-  EXPECT_EQ(delayed_scale(1e-38f, Format::kE4m3, 0, 7.0f), kScaleMax);
+  EXPECT_EQ(delayed_scale(1e-38f, Format::kE4m3, 0, 7.0f), kLargestScale);
 }
 
 TEST(FormatMax, IsTheLargestFiniteValue) {
