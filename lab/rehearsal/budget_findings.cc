@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -123,6 +124,7 @@ class BudgetFindings {
 
  private:
   void measure_noise();
+  bool repeats_observed(const RecordedRun& run) const;
   json::object healthy() const;
   json::object harmful() const;
   json::object ends() const;
@@ -190,29 +192,43 @@ bool BudgetFindings::ends_well(const RecordedRun& run) const {
          *run.above_fp8 <= std::max(kEndPercent, kHarmDeviations * run.chance_percent);
 }
 
-json::object BudgetFindings::healthy() const {
-  int64_t runs = 0, windows = 0, alarms = 0, actions = 0, calls = 0, steps = 0;
+// Without an action an enforced run is the observed one, to the bit.
+bool BudgetFindings::repeats_observed(const RecordedRun& run) const {
+  return count_decisions(run, acts) == 0 &&
+         std::ranges::any_of(observed_, [&](const RecordedRun& other) {
+           return other.label.configuration == run.label.configuration &&
+                  other.label.fault == run.label.fault && other.label.seed == run.label.seed;
+         });
+}
+
+json::object healthy_counts(const std::vector<RecordedRun>& runs) {
+  int64_t count = 0, windows = 0, alarms = 0, actions = 0, calls = 0, steps = 0;
   std::vector<double> shares;
-  for (const auto* group : {&observed_, &runs_.enforced}) {
-    for (const RecordedRun& run : *group) {
-      if (run.label.fault_from) continue;
-      runs += 1;
-      steps += run.trace->result.steps_trained;
-      windows += std::ranges::count_if(run.trace->windows,
-                                       [](const auto& each) { return each.d_percent.has_value(); });
-      alarms += count_decisions(run, accuses);
-      actions += count_decisions(run, acts);
-      calls += count_decisions(run, [](const auto& each) { return each.kind == "sentinel"; });
-      shares.push_back(share_percent(run));
-    }
+  for (const RecordedRun& run : runs) {
+    if (run.label.fault_from) continue;
+    count += 1;
+    steps += run.trace->result.steps_trained;
+    windows += std::ranges::count_if(run.trace->windows,
+                                     [](const auto& each) { return each.d_percent.has_value(); });
+    alarms += count_decisions(run, accuses);
+    actions += count_decisions(run, acts);
+    calls += count_decisions(run, [](const auto& each) { return each.kind == "sentinel"; });
+    shares.push_back(share_percent(run));
   }
-  return {{"runs", runs},
+  return {{"runs", count},
           {"steps", steps},
           {"windows", windows},
           {"alarms", alarms},
           {"actions", actions},
           {"sentinel_calls", calls},
           {"share_percent", spread_of(shares)}};
+}
+
+json::object BudgetFindings::healthy() const {
+  std::vector<RecordedRun> at_budget = observed_;
+  std::ranges::copy_if(runs_.enforced, std::back_inserter(at_budget),
+                       [this](const RecordedRun& run) { return !repeats_observed(run); });
+  return {{"budget", healthy_counts(at_budget)}, {"half_of_every_50", healthy_counts(half_)}};
 }
 
 json::object BudgetFindings::counts(const std::vector<RecordedRun>& runs) const {

@@ -12,7 +12,8 @@ namespace gnomon::rehearsal {
 
 // Keys:
 //   healthy   runs, windows, false alarms, actions and calls of sentinels in runs without a fault;
-//             share_percent: replays over training, median and most, by role
+//             share_percent: replays over training, median and most; the same for half of every 50
+//             steps
 //   harmful   runs (recorded_runs.h) of the observed role: caught, covered by the promise, of those
 //             caught and caught in time; the same for half of every 50 steps
 //   ends      enforced runs that were harmed and caught, and how many end within 0.5% of the

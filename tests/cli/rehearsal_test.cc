@@ -190,12 +190,18 @@ TEST_F(RehearsalTest, BudgetFindingsCountHealthyRunsAndLiars) {
   setup.lie = rehearsal::Lie::kLow;
   setup.lies_from = 61;
   traces.push_back(rehearsal::rehearse(setup));
+  // The healthy run once more, observed: the same windows.
+  setup.fault = "none";
+  setup.lie = rehearsal::Lie::kNone;
+  setup.policy.mode = decide::Mode::kObserve;
+  traces.push_back(rehearsal::rehearse(setup));
   const auto found = rehearsal::budget_findings(traces, setup.policy);
-  EXPECT_EQ(found.at("healthy").at("runs"), 1);
-  EXPECT_EQ(found.at("healthy").at("actions"), 0);
+  const auto& healthy = found.at("healthy").at("budget");
+  EXPECT_EQ(healthy.at("runs"), 1);
+  EXPECT_EQ(healthy.at("actions"), 0);
   const auto measured = std::ranges::count_if(
       traces[0].windows, [](const auto& window) { return window.d_percent.has_value(); });
-  EXPECT_EQ(found.at("healthy").at("windows"), measured);
+  EXPECT_EQ(healthy.at("windows"), measured);
   EXPECT_GE(measured, 5);
   const auto& liar = found.at("liars").at("liar:low");
   EXPECT_EQ(liar.at("runs"), 1);
