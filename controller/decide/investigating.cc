@@ -13,6 +13,7 @@
 #include "controller/decide/containment.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
+#include "controller/decide/ladder.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/verdicts.h"
@@ -30,6 +31,7 @@ constexpr int64_t kIncidentLeadSteps =
 // are sparse, the oldest checkpoint that is kept may lie thousands of steps back.
 constexpr int64_t kSpikeReplaySteps = 100;  // from a spike: three pairs of them are asked for
 constexpr int64_t kLongForkSteps = 1000;    // of a long fork
+constexpr int64_t kNonFiniteCasesMax = 2;   // about the same steps
 constexpr int64_t kStepsAhead = 40;         // windows that a small gap's growth is carried on
 
 int64_t longest_replay(const State& s, int64_t steps) {
@@ -363,6 +365,7 @@ static void open_suspicion(Core& core) {
   const Suspicion suspicion = *s.suspicion;
   s.suspicion.reset();
   const SpikeFinding& finding = suspicion.finding;
+  if (finding.kind == "non_finite") s.spikes.non_finite_cases += 1;
   // A gradient that is not finite shows in the loss of the step after it.
   const bool gradient_only = finding.kind == "non_finite" && std::isfinite(finding.loss);
   const WindowState& window =
@@ -393,6 +396,17 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
     return core.explain(finding_words(finding) + "; the fault has already been reported.");
   }
   const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
+  if (finding.kind == "non_finite") {
+    const bool busy = s.suspicion || s.investigation || s.directive;
+    const bool asked = s.spikes.non_finite_cases >= kNonFiniteCasesMax;
+    if (start == nullptr || asked) {
+      if (busy) return core.explain(finding_words(finding) + "; it waits for what is under way.");
+      core.record("alarm", finding_words(finding) + ".", finding_evidence(finding));
+      return go_back_unexplained(core, finding.step,
+                                 asked ? "The replays of it have shown nothing"
+                                       : "No checkpoint before it can be replayed under its plan");
+    }
+  }
   if (start == nullptr) {
     core.record("alarm", finding_words(finding) + ". No checkpoint before it can be replayed.",
                 finding_evidence(finding));
@@ -406,6 +420,13 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
     return core.explain(finding_words(finding) + "; it waits for the open case.");
   }
   open_suspicion(core);
+}
+
+void follow_non_finite(Core& core) {
+  const State& s = core.s;
+  const bool settled = s.spikes.non_finite_shared || s.fault_reported || core.held();
+  const bool waits = s.suspicion || s.investigation || s.directive || !core.muted().empty();
+  if (!settled && !waits) suspect_step(core, SpikeFinding(*s.spikes.non_finite));
 }
 
 void open_waiting_suspicion(Core& core) {

@@ -382,7 +382,7 @@ void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) 
   if (!measured.unusable.empty()) {
     const std::string sentence =
         fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable);
-    if (s.spikes.non_finite_reported) {
+    if (s.spikes.non_finite) {
       core.explain(
           sentence);  // of a run that is not finite any more, which was said when it happened
     } else {

@@ -88,11 +88,11 @@ bool bf16_may_help(VerdictName verdict) {
 }
 
 // What is left when the run cannot go back: BF16 from here on, if that may help, or a person.
-void stay_here(const Core& core, const WindowState& window, VerdictName verdict, std::string why,
+void stay_here(const Core& core, int64_t plan_version, VerdictName verdict, std::string why,
                Action& action) {
   action.why = std::move(why);
   action.target.reset();
-  const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, window.plan_version).bf16;
+  const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, plan_version).bf16;
   if (bf16_may_help(verdict) && bf16_left && !action.non_finite) {
     action.rung = "bf16";
     return;
@@ -106,14 +106,13 @@ void stay_here(const Core& core, const WindowState& window, VerdictName verdict,
 
 // A rollback that has been tried too often is not tried again, and none goes to a checkpoint that
 // the damage had reached.
-void limit_rollbacks(const Core& core, const WindowState& window, VerdictName verdict,
-                     Action& action) {
+void limit_rollbacks(const Core& core, int64_t plan_version, VerdictName verdict, Action& action) {
   if (!action.target || action.rung == "hold") return;
   const State& s = core.s;
   const int64_t step = action.target->step;
   const int64_t dirty = s.watch.dirty_since;
   if (!good_checkpoint(s, step) && dirty >= 0 && dirty < step) {
-    return stay_here(core, window, verdict,
+    return stay_here(core, plan_version, verdict,
                      fmt::format("no checkpoint before step {}, from which on windows lost more "
                                  "than is tolerated, is left",
                                  dirty),
@@ -121,7 +120,7 @@ void limit_rollbacks(const Core& core, const WindowState& window, VerdictName ve
   }
   const int64_t done = rollbacks_to(s, step);
   if (done < core.policy.limits.rollbacks_to_same_step_max) return;
-  stay_here(core, window, verdict,
+  stay_here(core, plan_version, verdict,
             fmt::format("step {} has been gone back to {} time(s) already", step, done), action);
 }
 
@@ -157,12 +156,13 @@ Action choose(const Core& core, VerdictName verdict, const std::vector<std::stri
   if (action.rung == "bf16" && plan_of(s, window.plan_version).bf16) action.rung = "hold";
   const bool needs_rollback = action.rung == "rollback" || action.non_finite;
   if (s.run.capabilities.rollback == "none") {
-    if (needs_rollback) stay_here(core, window, verdict, "its trainer cannot go back", action);
+    if (needs_rollback)
+      stay_here(core, window.plan_version, verdict, "its trainer cannot go back", action);
   } else if (needs_rollback || core.policy.ladder.from != "here") {
     action.target = rollback_target(core, window);
     if (rising_since(core, window)) action.why = "where the evidence began to rise";
   }
-  limit_rollbacks(core, window, verdict, action);
+  limit_rollbacks(core, window.plan_version, verdict, action);
   const Rung* const rung = rung_named(action.rung);
   if (rung != nullptr && rung->make_plan == nullptr) action.target.reset();  // training halts
   if (action.rung != "pin") return action;
@@ -296,6 +296,38 @@ void respond(Core& core, VerdictName verdict, const std::vector<std::string>& si
   if (of_fp8 || verdict == "scale_drift") count_fault(core);
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
+}
+
+void go_back_unexplained(Core& core, int64_t step, const std::string& why) {
+  State& s = core.s;
+  Action action;
+  action.rung = "rollback";
+  action.non_finite = true;
+  action.target = good_checkpoint(s, step - 1);
+  action.why = limit_of_actions(core);
+  if (action.why.empty() && s.run.capabilities.rollback == "none") {
+    action.why = "its trainer cannot go back";
+  } else if (action.why.empty() && !action.target) {
+    action.why = "no good checkpoint is left";
+  }
+  if (!action.why.empty()) action.rung = "hold";
+  limit_rollbacks(core, s.plan_version, "unexplained", action);
+  if (action.rung == "hold") action.target.reset();
+  const std::string words = action_words(core, action);
+  const std::string sentence =
+      core.enforcing() ? fmt::format("{}: {}.", why, words)
+                       : fmt::format("{}. Nothing is done in mode {}; enforced it would be: {}.",
+                                     why, mode_name(core.policy.mode), words);
+  RecordDecision& decision = core.record(
+      "action", sentence,
+      {{"rung", action.rung},
+       {"step", step},
+       {"to_step", action.target ? json::value(action.target->step) : json::value(nullptr)}});
+  decision.verdict = "unexplained";
+  decision.action = action.rung;
+  decision.enforced = core.enforcing();
+  s.fault_reported = !core.enforcing();
+  if (core.enforcing()) carry_out(core, action, KnownPlan(plan_of(s, s.plan_version)), sentence);
 }
 
 void go_further_back(Core& core, const PendingDirective& refused) {

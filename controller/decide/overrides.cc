@@ -270,6 +270,7 @@ void finish_resume(Core& core) {
   s.containment = standing_in(s, s.containment->plan_version);
   s.recovery.reset();
   s.suspicion.reset();
+  forget_non_finite(s.spikes);
   s.fault_reported = false;
   clear_harm(s);
   s.actions = 0;

@@ -202,15 +202,17 @@ int64_t end_of_newest_window(const State& s, const WindowLengths& used) {
   return last < 0 ? s.attempt.base_step : last + used.steps;
 }
 
-// The newest checkpoint before a step, or the first one after `least`, up to which is looked
-// anyway; none = there is none yet.
-const KnownCheckpoint* start_before(const State& s, int64_t step, int64_t least) {
-  const KnownCheckpoint* found = nullptr;
+// The newest checkpoint of FP8 before a step, or the first one after `least`, up to which is looked
+// anyway, if a window from there has an end or will have one. The next checkpoint if there is none.
+int64_t start_before(const State& s, const WindowLengths& used, int64_t step, int64_t least) {
+  std::optional<int64_t> found;
   for (const KnownCheckpoint& known : s.checkpoints) {
-    if (known.step < least) continue;
-    if (found == nullptr || known.step < step) found = &known;
+    const int64_t end = known.step + used.steps;
+    const bool has_end = end > s.checkpoints.back().step || checkpoint_at(s, end) != nullptr;
+    if (known.step < least || !has_end || plan_of(s, plan_after(s, known)).bf16) continue;
+    if (!found || known.step < step) found = known.step;
   }
-  return found;
+  return found.value_or(round_up(s.newest_step, used.unit));
 }
 
 void open_due_windows(Core& core) {
@@ -241,6 +243,10 @@ void open_due_windows(Core& core) {
     const bool called = is_called(s, start->step);
     if (called) s.watch.called_start = -1;
     s.next_start += next_distance(core, used, bf16);
+    if (called && end->step < s.watch.called_step) {
+      // What was seen when it was called for may lie behind its end.
+      s.next_start = s.watch.called_start = end->step;
+    }
     open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan, called);
   }
 }
@@ -310,15 +316,16 @@ struct CalledWindow {
   bool looks_anyway = false;  // it was to come next
 };
 
-// Has a window begin before this step, or up to where windows have looked. None: no checkpoint is
-// there, or the run is in BF16.
+// Has a window begin before this step, or up to where windows have looked, and others follow it up
+// to the newest step. None: the run is in BF16.
 std::optional<CalledWindow> call_window(Core& core, int64_t since_step) {
   State& s = core.s;
-  const int64_t least = std::max(s.watch_from, end_of_newest_window(s, lengths(core)));
-  const KnownCheckpoint* start = start_before(s, since_step, least);
-  if (start == nullptr || plan_of(s, plan_after(s, *start)).bf16) return std::nullopt;
-  const bool looks_anyway = start->step >= s.next_start;
-  if (!looks_anyway) s.next_start = start->step;
+  if (plan_of(s, s.plan_version).bf16) return std::nullopt;
+  const WindowLengths used = lengths(core);
+  const int64_t least = std::max(s.watch_from, end_of_newest_window(s, used));
+  const int64_t start = start_before(s, used, since_step, least);
+  const bool looks_anyway = start >= s.next_start;
+  if (!looks_anyway) s.next_start = start;
   s.watch.called_start = s.next_start;
   s.watch.called_step = s.newest_step;
   return CalledWindow{s.next_start, looks_anyway};
@@ -370,12 +377,15 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
       may_be_harm(call) && !looked && !soon ? call_window(core, call.since_step) : std::nullopt;
   if (!window) return core.explain(seen + " No window is ordered for it.");
   if (window->looks_anyway) return core.explain(seen + " The next window looks at it anyway.");
+  const int64_t windows =
+      std::max<int64_t>(1, (s.newest_step - window->start + used.steps - 1) / used.steps);
   json::object evidence = call_evidence(call);
   evidence["start_step"] = window->start;
   core.record("sentinel",
-              fmt::format("{} {} window over steps {} to {} will show whether {}.", seen,
-                          is_of_casts(call) ? "A" : "That blames nobody: a", window->start + 1,
-                          window->start + used.steps,
+              fmt::format("{} {} {} over steps {} to {} will show whether {}.", seen,
+                          is_of_casts(call) ? "A" : "That blames nobody: a",
+                          windows > 1 ? "row of windows" : "window", window->start + 1,
+                          window->start + windows * used.steps,
                           is_of_casts(call) ? "it costs loss" : "FP8 is the cause"),
               std::move(evidence));
   open_due_windows(core);

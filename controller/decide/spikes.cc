@@ -131,14 +131,20 @@ void rewind_spikes(SpikeState& state, int64_t steps) {
   const int64_t left = std::clamp<int64_t>(known - std::max<int64_t>(steps, 0), 0, known);
   state.recent.resize(static_cast<size_t>(left));
   state.silent_until = 0;
-  state.non_finite_reported = false;
+  forget_non_finite(state);
+}
+
+void forget_non_finite(SpikeState& state) {
+  state.non_finite.reset();
+  state.non_finite_cases = 0;
+  state.non_finite_shared = false;
 }
 
 std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
                                          const Policy::Detector& policy) {
   const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm.value_or(0));
   if (finite && calm_for_certain(state, step.loss, policy)) {
-    state.non_finite_reported = false;
+    forget_non_finite(state);
     remember(state, step.loss, {}, policy.spike_history);
     return std::nullopt;
   }
@@ -152,15 +158,14 @@ std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& 
   finding.deviation = threshold.deviation;
   finding.threshold = threshold.loss;
   if (!finite) {
-    const bool known = state.non_finite_reported;
-    state.non_finite_reported = true;
     if (std::isfinite(step.loss)) remember(state, step.loss, threshold, policy.spike_history);
-    if (known) return std::nullopt;
+    if (state.non_finite) return std::nullopt;
     finding.kind = "non_finite";
     finding.rule = rule_of(threshold, history, policy);
+    state.non_finite = finding;
     return finding;
   }
-  state.non_finite_reported = false;
+  forget_non_finite(state);
   remember(state, step.loss, threshold, policy.spike_history);
   if (!threshold.loss || step.loss <= *threshold.loss) return std::nullopt;
   const bool silent = step.step <= state.silent_until;

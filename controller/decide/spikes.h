@@ -19,15 +19,6 @@ inline constexpr double kSpikeRiseMin =
 inline constexpr int64_t kFirstLosses = 100;        // of the ratio rule
 inline constexpr int64_t kSpikeCoolDownSteps = 32;  // after the last step over the threshold
 
-struct SpikeState {
-  std::vector<double>
-      recent;  // finite losses, oldest first, clipped to the threshold of their time
-  int64_t first_count = 0;
-  double first_max = 0;
-  int64_t silent_until = 0;          // no finding at or before this step
-  bool non_finite_reported = false;  // until a finite step comes
-};
-
 struct SpikeFinding {
   std::string kind;  // spike, non_finite
   int64_t step = 0;
@@ -40,9 +31,23 @@ struct SpikeFinding {
   std::string rule;  // for people: "7 standard deviations above the trend of the last 128 steps"
 };
 
+struct SpikeState {
+  std::vector<double>
+      recent;  // finite losses, oldest first, clipped to the threshold of their time
+  int64_t first_count = 0;
+  double first_max = 0;
+  int64_t silent_until = 0;  // no finding at or before this step
+  // While the newest steps are not finite: the first of them, how many cases have asked about it,
+  // and whether BF16 is not finite there either.
+  std::optional<SpikeFinding> non_finite = {};
+  int64_t non_finite_cases = 0;
+  bool non_finite_shared = false;
+};
+
 // The newest `steps` steps are gone (a rollback, a restart): the next ones are no later than these
 // were, and would look like spikes beside them.
 void rewind_spikes(SpikeState& state, int64_t steps);
+void forget_non_finite(SpikeState& state);
 
 // Takes one step into account. Returns a finding for a step that is not finite or a spike, once per
 // episode.

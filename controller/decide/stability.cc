@@ -30,15 +30,16 @@ void record_unstable(Core& core, const std::string& seen) {
   Stability& stability = core.s.watch.stability;
   json::array steps;
   for (int64_t step : stability.signs) steps.emplace_back(step);
-  core.record("verdict",
-              fmt::format("Training is unstable in both precisions since step {}: {}. The learning "
-                          "rate, the data, or damage from before, and not what FP8 does now: "
-                          "nothing is rolled back. A person should lower the learning rate or "
-                          "look at the data.",
-                          *stability.unstable_since, seen),
-              {{"since_step", *stability.unstable_since},
-               {"signs", std::move(steps)},
-               {"lowest_bf16_loss", number(stability.lowest)}})
+  core.record(
+          "verdict",
+          fmt::format("Training is unstable in both precisions since step {}: {}. The learning "
+                      "rate, the data, or damage that the weights keep: no window shows that "
+                      "FP8 adds more than is tolerated. Nothing is rolled back. A person should "
+                      "lower the learning rate or look at the data.",
+                      *stability.unstable_since, seen),
+          {{"since_step", *stability.unstable_since},
+           {"signs", std::move(steps)},
+           {"lowest_bf16_loss", number(stability.lowest)}})
       .verdict = "unstable_training";
 }
 

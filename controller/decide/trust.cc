@@ -47,7 +47,13 @@ void measure_again(Core& core, int64_t id) {
   WindowState& window = *find_window(s, id);
   forget_window(core, id);
   if (!window.measured || s.ended) {
-    if (of_case(s, id)) return end_case(core, "skipped", kNotBelieved);
+    if (of_case(s, id)) {
+      // A step that has spiked is looked into again, by others.
+      const std::optional<SpikeFinding>& finding = s.investigation->evidence.finding;
+      if (finding && finding->kind == "spike" && !s.suspicion && !s.ended)
+        s.suspicion = Suspicion{*finding, window.start, s.attempt.number, window.plan_version};
+      return end_case(core, "skipped", kNotBelieved);
+    }
     close_window(core, id, "skipped", kNotBelieved);
     return settle_verified(core);
   }

@@ -68,7 +68,9 @@ void share_spike(Core& core) {
   if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
     s.generic_spike_steps.erase(s.generic_spike_steps.begin());
   }
-  const int64_t step = s.investigation->evidence.finding->step;
+  const SpikeFinding& finding = *s.investigation->evidence.finding;
+  const int64_t step = finding.step;
+  if (finding.kind == "non_finite") s.spikes.non_finite_shared = s.spikes.non_finite.has_value();
   s.generic_spike_steps.push_back(step);
   forget_spiked(core, step);
   end_case(core, "quiet");

@@ -101,10 +101,10 @@ TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
   without.grad_norm.reset();
   nan.grad_norm = std::numeric_limits<double>::quiet_NaN();
   report({without});
-  EXPECT_FALSE(on_record().state.spikes.non_finite_reported);
+  EXPECT_FALSE(on_record().state.spikes.non_finite.has_value());
   report({nan});
   const StateOnRecord found = on_record();
-  EXPECT_TRUE(found.state.spikes.non_finite_reported);
+  EXPECT_TRUE(found.state.spikes.non_finite.has_value());
   EXPECT_EQ(decide::state_to_json(found.state), in_memory());
   EXPECT_EQ(number(ledger_,
                    "SELECT count(*) FROM events WHERE type = 'step_reported' AND body "

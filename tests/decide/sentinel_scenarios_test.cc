@@ -218,5 +218,38 @@ TEST(SentinelScenarioTest, AWindowFollowsASpikeThatBf16Shares) {
             1);
 }
 
+// The default policy, and a fault that begins right behind a checkpoint: the forecast is passed
+// from some steps before it on, and a window up to that checkpoint shows nothing.
+TEST(SentinelScenarioTest, WindowsReachTheChangeThatCalledForThem) {
+  for (const int64_t every : {10, 50, 100, 500}) {
+    for (const int64_t from : {3001, 3010, 6003, 9040}) {
+      Truth truth = numerical_fault({kGuilty}, from, from + 2000, 0.2);
+      truth.total_steps = 60'000;
+      truth.bf16_step_seconds = 1.3;
+      truth.checkpoint_every = every;
+      SimulatedRun run(truth, Policy());
+      run.start();
+      run.train_until(from + 8000);
+      run.drain();
+      EXPECT_LT(run.damage, 20) << "checkpoints every " << every << ", from step " << from;
+    }
+  }
+}
+
+// The newest checkpoint before the change is one of BF16.
+TEST(SentinelScenarioTest, AWindowIsOrderedRightAfterAReturn) {
+  Truth truth = numerical_fault({kGuilty}, 1223, 3092, 0.079);
+  truth.total_steps = 4000;
+  truth.checkpoint_every = 5;
+  Policy policy;
+  policy.window.steps = 49;
+  policy.ladder.rungs = {"bf16", "hold"};
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(4000);
+  run.drain();
+  EXPECT_LT(run.damage, 20);
+}
+
 }  // namespace
 }  // namespace gnomon::decide
