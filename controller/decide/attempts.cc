@@ -69,11 +69,13 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.next_start = first_start(core, event.base_step);
   forget_windows_after(s, event.base_step, window_lengths(s, core.policy).steps);
   if (event.cause != "restart") begin_dense(s);
+  if (event.cause != "rollback") s.standing.promised.reset();
   s.hold_due = core.held();
   if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
     s.recovery->attempt = event.attempt;
   if (s.directive && s.directive->kind == "rollback" && s.directive->to_step == event.base_step) {
+    s.standing.promised = std::move(s.directive);
     s.directive.reset();
   }
 }

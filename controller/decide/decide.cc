@@ -103,6 +103,7 @@ void handle(Core& core, const StepReported& event) {
     s.watch.sentinels = {};  // the case looks into it
     return suspect_step(core, *finding);
   }
+  check_promised_plan(core);
   if (s.spikes.non_finite) return follow_non_finite(core);
   if (event.state_changed.value_or(false)) return note_changed_state(core, event.step);
   if (call) return answer_sentinel(core, *call);

@@ -17,6 +17,8 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr int64_t kStepsToTakeAPlan = 1;  // between a trainer's answer and a step in the plan
+
 json::object evidence_of(const PendingDirective& directive) {
   return {{"directive", directive.number},
           {"kind", directive.kind},
@@ -93,8 +95,12 @@ void apply_plan(Core& core, const PendingDirective& done) {
   release_unsettled(core);
 }
 
-void carried_out(Core& core, const PendingDirective& done) {
+void carried_out(Core& core, const PendingDirective& done, int64_t step) {
   State& s = core.s;
+  if (done.kind == "set_plan" || done.kind == "rollback") {
+    s.standing.promised = done;
+    s.standing.promised_step = step;
+  }
   if (done.kind == "set_plan") apply_plan(core, done);
   if (done.kind == "pause") {
     s.paused = true;
@@ -120,7 +126,7 @@ void believe(Core& core, const PendingDirective& late, const DirectiveChanged& e
     withdraw(core, *extract_open(s, s.directive->number), "the rollback before it was carried out");
     if (s.recovery) s.recovery->to_step = late.to_step;
   }
-  carried_out(core, late);
+  carried_out(core, late, event.step);
   if (late.kind != "set_plan" && late.kind != "rollback") return;
   s.plan_version = late.plan_version;
   if (late.purpose == "override") {
@@ -196,8 +202,30 @@ void directive_changed(Core& core, const DirectiveChanged& event) {
                 {{"directive", event.number}, {"kind", answered->kind}, {"reason", event.reason}});
     came_to_nothing(core, *answered);
   } else {
-    carried_out(core, *answered);
+    carried_out(core, *answered, event.step);
   }
+}
+
+void check_promised_plan(Core& core) {
+  State& s = core.s;
+  if (!s.standing.promised || s.directive || s.investigation) return;
+  PendingDirective promised = *s.standing.promised;
+  const bool begun = s.attempt.cause == "rollback" && s.attempt.base_step == promised.to_step;
+  if (promised.kind == "rollback" && !begun) return;  // steps of the attempt before still come
+  if (s.plan_version == promised.plan_version) return s.standing.promised.reset();
+  const int64_t from = promised.kind == "rollback" ? promised.to_step : s.standing.promised_step;
+  if (s.newest_step <= from + kStepsToTakeAPlan) return;
+  s.standing.promised.reset();
+  s.standing.directives_unapplied += 1;
+  core.record(
+      "directive",
+      fmt::format("{} was carried out, says the trainer, but step {} came in plan {} and not "
+                  "in plan {}: it does not do what it says.",
+                  directive_name(promised), s.newest_step, s.plan_version, promised.plan_version),
+      evidence_of(promised));
+  promised.kind = "set_plan";  // it is where a rollback was to bring it
+  came_to_nothing(core, promised);
+  if (!s.containment) s.containment = standing_in(s, s.plan_version);
 }
 
 void time_out_directives(Core& core) {

@@ -8,6 +8,9 @@
 namespace gnomon::decide {
 
 void directive_changed(Core& core, const DirectiveChanged& event);
+// Whether the newest step is in the plan that the trainer said it had taken; else the directive
+// came to nothing.
+void check_promised_plan(Core& core);
 // Overdue answers.
 void time_out_directives(Core& core);
 void withdraw_all(Core& core, const std::string& reason);

@@ -133,8 +133,8 @@ BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
 BOOST_DESCRIBE_STRUCT(CostPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
-                       last_start, last_d_percent, unmeasured, harm, directives_unapplied,
-                       reported_at, steps_at))
+                       last_start, last_d_percent, unmeasured, harm, directives_unapplied, promised,
+                       promised_step, reported_at, steps_at))
 BOOST_DESCRIBE_STRUCT(Spending, (),
                       (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start))
 BOOST_DESCRIBE_STRUCT(Costs, (),

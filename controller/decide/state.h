@@ -386,8 +386,11 @@ struct Standing {
   std::string unmeasured;  // why the newest window could not be measured; empty where it was
   std::string harm;        // a verdict's name or "alarm"; empty when a window was quiet since
   int64_t directives_unapplied = 0;  // refused or expired since one was applied
-  double reported_at = 0;            // the trainer's newest report, seconds since the epoch
-  std::vector<double> steps_at;      // when the newest steps were reported
+  // What the trainer has carried out, as it said, until its steps show the plan; after which step.
+  std::optional<PendingDirective> promised = {};
+  int64_t promised_step = 0;
+  double reported_at = 0;        // the trainer's newest report, seconds since the epoch
+  std::vector<double> steps_at;  // when the newest steps were reported
 };
 
 struct State {

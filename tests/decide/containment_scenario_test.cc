@@ -269,5 +269,39 @@ TEST(ContainmentScenarioTest, NoOtherScenarioIsCalledUnstable) {
   }
 }
 
+// It says that it has taken each plan, and goes on in its own.
+class StubbornRun : public SimulatedRun {
+ public:
+  StubbornRun(Truth truth, Policy rules) : SimulatedRun(std::move(truth), std::move(rules)) {
+    const std::string own = plan_;
+    filter = [this, own](const Event& event) {
+      const auto* begun = std::get_if<AttemptStarted>(&event);
+      if (begun == nullptr && !std::holds_alternative<DirectiveChanged>(event)) return true;
+      if (plan_ == own) return true;
+      plan_ = own;
+      plan_version_ = 1;
+      if (begun == nullptr) return true;
+      AttemptStarted as_it_is = *begun;
+      as_it_is.plan_version = 1;
+      feed(as_it_is);
+      return false;
+    };
+  }
+};
+
+TEST(ContainmentScenarioTest, ATrainerThatKeepsItsPlanIsSaidToAndHeld) {
+  for (const char* from : {"last_verified", "here"}) {
+    StubbornRun run(numerical_fault({kGuilty}, 201, 100'000),
+                    with([&](Policy& policy) { policy.ladder.from = from; }));
+    run.start();
+    run.train_until(1000);
+    EXPECT_TRUE(run.paused) << from;
+    EXPECT_THAT(actions(run), ::testing::SizeIs(2)) << from;
+    ASSERT_FALSE(run.decisions("directive").empty()) << from;
+    EXPECT_THAT(run.decisions("directive")[0].sentence,
+                ::testing::HasSubstr("it does not do what it says"));
+  }
+}
+
 }  // namespace
 }  // namespace gnomon::decide

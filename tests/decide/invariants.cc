@@ -207,6 +207,16 @@ void Invariants::check_named(const Outcome& outcome) const {
   }
 }
 
+// A run that is not finite does not go on as if it were.
+void Invariants::check_non_finite(const Event& event, const State& s) {
+  if (!std::holds_alternative<StepReported>(event) || !s.spikes.non_finite) return;
+  const bool muted = s.silence || s.operator_plan || s.stopping || s.ended;
+  const bool held = s.containment && s.containment->rung == "hold";
+  const bool known = s.spikes.non_finite_shared || s.fault_reported || muted || held;
+  EXPECT_TRUE(known || s.suspicion || s.investigation || s.directive)
+      << "step " << s.newest_step << " is not finite, and nobody looks";
+}
+
 void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
   const State& s = outcome.state;
   const auto* changed = std::get_if<DirectiveChanged>(&event);
@@ -235,6 +245,7 @@ void Invariants::check(const Event& event, const Outcome& outcome, const Policy&
   check_named(outcome);
   check_bounds(s, policy);
   check_evidence(s);
+  check_non_finite(event, s);
   EXPECT_EQ(s.windows.size(), open_.size());
   for (const auto& [id, window] : open_) {
     EXPECT_TRUE(protected_.contains(window.start_uri)) << "window " << id << " may lose its start";

@@ -24,6 +24,7 @@ class Invariants {
   void check_named(const Outcome& outcome) const;
   static void check_bounds(const State& state, const Policy& policy);
   static void check_evidence(const State& state);
+  static void check_non_finite(const Event& event, const State& state);
 
   struct Window {
     std::string start_uri;

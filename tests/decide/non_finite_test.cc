@@ -18,8 +18,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<std::string> done(const SimulatedRun& run) {
   std::vector<std::string> sentences;
-  for (const RecordDecision& action : run.decisions("action"))
-    sentences.push_back(action.sentence);
+  for (const RecordDecision& action : run.decisions("action")) sentences.push_back(action.sentence);
   return sentences;
 }
 
