@@ -92,6 +92,7 @@ void Invariants::check_effect(const Effect& effect) {
     if (decision->sentence.find("verified by nobody") != std::string::npos) refusals_ += 1;
     if (decision->sentence.find("the policy wants it") != std::string::npos) refusals_ += 1;
     if (decision->sentence.find("it has expired") != std::string::npos) refusals_ += 1;
+    if (decision->sentence.find("not do what it says") != std::string::npos) refusals_ += 1;
     if (decision->action != "none" && decision->enforced) announced_ = true;
     if (decision->verdict == "generic_spike" || decision->verdict == "transient_fault") {
       EXPECT_TRUE(decision->sites.empty()) << "FP8 sites blamed for " << decision->verdict;
@@ -208,8 +209,10 @@ void Invariants::check_named(const Outcome& outcome) const {
 }
 
 // A run that is not finite does not go on as if it were.
-void Invariants::check_non_finite(const Event& event, const State& s) {
-  if (!std::holds_alternative<StepReported>(event) || !s.spikes.non_finite) return;
+void Invariants::check_non_finite(const Event& event, const State& s) const {
+  const bool new_step =
+      std::holds_alternative<StepReported>(event) && s.newest_step > before_.newest_step;
+  if (!new_step || !s.spikes.non_finite) return;
   const bool muted = s.silence || s.operator_plan || s.stopping || s.ended;
   const bool held = s.containment && s.containment->rung == "hold";
   const bool known = s.spikes.non_finite_shared || s.fault_reported || muted || held;

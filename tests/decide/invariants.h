@@ -24,7 +24,7 @@ class Invariants {
   void check_named(const Outcome& outcome) const;
   static void check_bounds(const State& state, const Policy& policy);
   static void check_evidence(const State& state);
-  static void check_non_finite(const Event& event, const State& state);
+  void check_non_finite(const Event& event, const State& state) const;
 
   struct Window {
     std::string start_uri;

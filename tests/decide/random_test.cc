@@ -205,7 +205,10 @@ TEST_P(RandomEvents, NeverBreakAnInvariant) {
   if (overrides) {
     EXPECT_GE(expired, 10) << "and directives that nobody answers";
   }
-  EXPECT_GE(windows, calm ? 100 : 1) << "and windows that are measured";
+  // Without anybody who resumes it a wild run is soon held, since it is not finite.
+  if (calm || overrides) {
+    EXPECT_GE(windows, calm ? 100 : 1) << "and windows that are measured";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomEvents, ::testing::Range(0, 48));
