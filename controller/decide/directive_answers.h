@@ -8,8 +8,7 @@
 namespace gnomon::decide {
 
 void directive_changed(Core& core, const DirectiveChanged& event);
-// Whether the newest step is in the plan that the trainer said it had taken; else the directive
-// came to nothing.
+// A newest step in another plan than the trainer said it had taken: the directive came to nothing.
 void check_promised_plan(Core& core);
 // Overdue answers.
 void time_out_directives(Core& core);

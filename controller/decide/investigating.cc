@@ -396,17 +396,6 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
     return core.explain(finding_words(finding) + "; the fault has already been reported.");
   }
   const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
-  if (finding.kind == "non_finite") {
-    const bool busy = s.suspicion || s.investigation || s.directive;
-    const bool asked = s.spikes.non_finite_cases >= kNonFiniteCasesMax;
-    if (start == nullptr || asked) {
-      if (busy) return core.explain(finding_words(finding) + "; it waits for what is under way.");
-      core.record("alarm", finding_words(finding) + ".", finding_evidence(finding));
-      return go_back_unexplained(core, finding.step,
-                                 asked ? "The replays of it have shown nothing"
-                                       : "No checkpoint before it can be replayed under its plan");
-    }
-  }
   if (start == nullptr) {
     core.record("alarm", finding_words(finding) + ". No checkpoint before it can be replayed.",
                 finding_evidence(finding));
@@ -426,7 +415,20 @@ void follow_non_finite(Core& core) {
   const State& s = core.s;
   const bool settled = s.spikes.non_finite_shared || s.fault_reported || core.held();
   const bool waits = s.suspicion || s.investigation || s.directive || !core.muted().empty();
-  if (!settled && !waits) suspect_step(core, SpikeFinding(*s.spikes.non_finite));
+  if (settled || waits) return;
+  const SpikeFinding finding = *s.spikes.non_finite;
+  const bool asked = s.spikes.non_finite_cases >= kNonFiniteCasesMax;
+  if (!asked && incident_start(s, finding.step, s.plan_version) != nullptr)
+    return suspect_step(core, finding);
+  // One step alone may have been skipped by the trainer, as scaling of the loss does.
+  if (s.spikes.non_finite_losses < kNonFiniteLosses) return;
+  core.record("alarm",
+              fmt::format("The loss has not been finite for {} steps, since step {}.",
+                          s.spikes.non_finite_losses, finding.step),
+              finding_evidence(finding));
+  go_back_unexplained(core, finding.step,
+                      asked ? "The replays of it have shown nothing"
+                            : "No checkpoint before it can be replayed under its plan");
 }
 
 void open_waiting_suspicion(Core& core) {

@@ -14,7 +14,8 @@ void open_audit_case(Core& core, const WindowState& window, const ReplayFinished
 void open_drift_case(Core& core, const WindowState& window);
 void suspect_step(Core& core, const SpikeFinding& finding);
 // What is not finite stays so: whatever has ended without an answer (a silence, another case, a
-// verifier that was wrong), it is asked about again, and the run goes back where nobody can say.
+// verifier that was wrong), it is asked about again, and the run goes back where nobody can say and
+// kNonFiniteLosses losses were not finite.
 void follow_non_finite(Core& core);
 // Opens the case of a suspicion that had to wait, if nothing is in its way now.
 void open_waiting_suspicion(Core& core);

@@ -399,16 +399,18 @@ void note_changed_state(Core& core, int64_t step) {
   if (recorded >= 0 && recorded <= step && step < recorded + kCallWindows * used.steps) return;
   recorded = step;
   const bool looked = looked_into(s);
-  const std::optional<CalledWindow> window = looked ? std::nullopt : call_window(core, step - 1);
+  const bool has_start = !s.checkpoints.empty() && s.checkpoints.front().step < step;
+  const std::optional<CalledWindow> window =
+      looked || !has_start ? std::nullopt : call_window(core, step - 1);
   const std::string next =
-      window
-          ? fmt::format(
-                "A window from step {} on shows what it does to the loss, and is replayed "
-                "to the bit where that can be done",
-                window->start + 1)
-          : fmt::format("No window is ordered for it: {}", looked ? "something else is looked into"
-                                                                  : "the run is in BF16, or no "
-                                                                    "checkpoint is known");
+      window ? fmt::format(
+                   "A window from step {} on shows what it does to the loss, and is replayed "
+                   "to the bit where that can be done",
+                   window->start + 1)
+             : fmt::format("No window is ordered for it: {}",
+                           looked ? "something else is looked into"
+                                  : "the run is in BF16, or no "
+                                    "checkpoint before it is known");
   core.record("health",
               fmt::format("Step {} found other master weights or moments than step {} had written: "
                           "memory of the trainer's host does not keep them, or a program writes "

@@ -136,6 +136,7 @@ void rewind_spikes(SpikeState& state, int64_t steps) {
 
 void forget_non_finite(SpikeState& state) {
   state.non_finite.reset();
+  state.non_finite_losses = 0;
   state.non_finite_cases = 0;
   state.non_finite_shared = false;
 }
@@ -158,6 +159,7 @@ std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& 
   finding.deviation = threshold.deviation;
   finding.threshold = threshold.loss;
   if (!finite) {
+    state.non_finite_losses = std::isfinite(step.loss) ? 0 : state.non_finite_losses + 1;
     if (std::isfinite(step.loss)) remember(state, step.loss, threshold, policy.spike_history);
     if (state.non_finite) return std::nullopt;
     finding.kind = "non_finite";

@@ -18,6 +18,7 @@ inline constexpr double kSpikeRiseMin =
     0.05;  // and the least rise over the expected loss, as a share of it
 inline constexpr int64_t kFirstLosses = 100;        // of the ratio rule
 inline constexpr int64_t kSpikeCoolDownSteps = 32;  // after the last step over the threshold
+inline constexpr int64_t kNonFiniteLosses = 4;      // in a row: the weights are not finite
 
 struct SpikeFinding {
   std::string kind;  // spike, non_finite
@@ -37,9 +38,10 @@ struct SpikeState {
   int64_t first_count = 0;
   double first_max = 0;
   int64_t silent_until = 0;  // no finding at or before this step
-  // While the newest steps are not finite: the first of them, how many cases have asked about it,
-  // and whether BF16 is not finite there either.
+  // While the newest steps are not finite: the first of them, how many losses in a row were not,
+  // how many cases have asked about it, and whether BF16 is not finite there either.
   std::optional<SpikeFinding> non_finite = {};
+  int64_t non_finite_losses = 0;
   int64_t non_finite_cases = 0;
   bool non_finite_shared = false;
 };

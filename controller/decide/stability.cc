@@ -32,11 +32,12 @@ void record_unstable(Core& core, const std::string& seen) {
   for (int64_t step : stability.signs) steps.emplace_back(step);
   core.record(
           "verdict",
-          fmt::format("Training is unstable in both precisions since step {}: {}. The learning "
-                      "rate, the data, or damage that the weights keep: no window shows that "
-                      "FP8 adds more than is tolerated. Nothing is rolled back. A person should "
-                      "lower the learning rate or look at the data.",
-                      *stability.unstable_since, seen),
+          fmt::format(
+              "Training is unstable in both precisions since step {}: {}. The learning "
+              "rate, the data, or damage that the weights keep: no window that counts shows that "
+              "FP8 adds more than is tolerated. Nothing is rolled back. A person should "
+              "lower the learning rate or look at the data.",
+              *stability.unstable_since, seen),
           {{"since_step", *stability.unstable_since},
            {"signs", std::move(steps)},
            {"lowest_bf16_loss", number(stability.lowest)}})

@@ -301,7 +301,7 @@ TEST_F(DecisionStateTest, EffectsOfAnOldEventAreCarriedOutOnce) {
     runs_ = make_runs();
     ledger_.write([&](LedgerTransaction& transaction) { runs_->load(transaction, run_); });
   }
-  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions"), 2);  // an alarm and an action
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions"), 1);
 }
 
 }  // namespace

@@ -7,13 +7,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
-#include <thread>
 
 #include "base/files.h"
 #include "controller/metrics/daemon_numbers.h"
@@ -203,10 +201,19 @@ TEST_F(EveryMetric, OfARunIsTheSameBehindARestart) {
     }
     return samples;
   };
-  // What costs say follows the state, which is saved once a second at most.
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  trainer_.post_steps({{step_of_device(12)}});
-  const Names before = of_runs();
+  // What costs say follows the state, which is saved with some steps only: a hazard that has
+  // changed counts the newest one.
+  const auto hazard = [](const Names& samples) {
+    return *samples.lower_bound("gnomon_run_hazard_per_step{");
+  };
+  const std::string first = hazard(of_runs());
+  Names before;
+  int64_t step = 11;
+  EXPECT_TRUE(test::eventually([&] {
+    trainer_.post_steps({{step_of_device(++step)}});
+    before = of_runs();
+    return hazard(before) != first;
+  }));
   EXPECT_GT(before.size(), run_metrics().size());
   daemon_.stop();
   daemon_.start();

@@ -215,7 +215,8 @@ void Invariants::check_non_finite(const Event& event, const State& s) const {
   if (!new_step || !s.spikes.non_finite) return;
   const bool muted = s.silence || s.operator_plan || s.stopping || s.ended;
   const bool held = s.containment && s.containment->rung == "hold";
-  const bool known = s.spikes.non_finite_shared || s.fault_reported || muted || held;
+  const bool young = s.spikes.non_finite_losses < kNonFiniteLosses;
+  const bool known = s.spikes.non_finite_shared || s.fault_reported || muted || held || young;
   EXPECT_TRUE(known || s.suspicion || s.investigation || s.directive)
       << "step " << s.newest_step << " is not finite, and nobody looks";
 }

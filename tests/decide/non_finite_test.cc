@@ -158,5 +158,26 @@ TEST(NonFiniteTest, ATrainerThatCannotGoBackIsHeld) {
   EXPECT_TRUE(run.paused);
 }
 
+// Scaling of the loss skips the first steps, whose gradients overflow; no checkpoint is there yet.
+TEST(NonFiniteTest, StepsThatATrainerSkipsLeadToNothing) {
+  for (const bool of_loss : {false, true}) {
+    Truth truth;
+    truth.checkpoint_every = 50;
+    truth.casts = [of_loss](StepReported& step) {
+      if (!of_loss && step.step <= 12) step.grad_norm = std::numeric_limits<double>::infinity();
+      if (of_loss && step.step <= 3) step.loss = kNan;
+    };
+    SimulatedRun run(truth, scenario_policy());
+    run.filter = [](const Event& event) {
+      const auto* checkpoint = std::get_if<CheckpointCompleted>(&event);
+      return checkpoint == nullptr || checkpoint->step > 0;
+    };
+    run.start();
+    run.train_until(1000);
+    EXPECT_THAT(done(run), IsEmpty()) << of_loss;
+    EXPECT_FALSE(run.paused);
+  }
+}
+
 }  // namespace
 }  // namespace gnomon::decide
