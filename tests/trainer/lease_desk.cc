@@ -43,6 +43,8 @@ std::optional<HttpReply> LeaseDesk::answer(const HttpRequest& request) {
     seen_.heartbeats.push_back(from_json<LeaseHeartbeat>(request.body));
     return HttpReply{heartbeat_status_, "{}"};
   }
+  // A trainer that ends sends its answer once more where it has not heard that it was taken.
+  if (!out_) return HttpReply{409, "{}"};
   if (request.target.ends_with("/complete")) {
     seen_.completed.emplace_back(seen_.given.back(), from_json<ReplayResult>(request.body));
   } else {
