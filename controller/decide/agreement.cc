@@ -7,8 +7,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "controller/decide/events.h"
-
 namespace gnomon::decide {
 namespace {
 
@@ -32,12 +30,15 @@ std::string words(const Witness& witness) {
   const Measurement& m = witness.measured;
   const std::string name =
       witness.on_trainer ? "the trainer (" + witness.verifier + ")" : witness.verifier;
-  if (!m.reference || !m.d_percent) {
-    return witness.suffers
-               ? fmt::format("{}: BF16 {}", name, *witness.suffers ? "suffers" : "does not suffer")
-               : name;
+  std::string said = name;
+  if (m.reference && m.d_percent) {
+    said += fmt::format(": BF16 ends at {:.6f}, D = {:.4f}%", *m.reference, *m.d_percent);
+  } else if (witness.suffers) {
+    said += fmt::format(": BF16 {}", *witness.suffers ? "suffers" : "does not suffer");
   }
-  return fmt::format("{}: BF16 ends at {:.6f}, D = {:.4f}%", name, *m.reference, *m.d_percent);
+  if (!witness.other_batches.empty())
+    said += fmt::format(", the run took other tokens in step {}", witness.other_batches[0].step);
+  return said;
 }
 
 }  // namespace
@@ -47,7 +48,10 @@ Agreement compare_witnesses(const Witness& one, const Witness& other, double noi
   const Measurement& a = one.measured;
   const Measurement& b = other.measured;
   result.bitwise = comparable(one, other);
-  bool equal = one.suffers == other.suffers;
+  const bool tokens_known = !one.on_trainer && !other.on_trainer;
+  const bool same_tokens = one.other_batches.empty() == other.other_batches.empty();
+  bool equal = one.suffers.value_or(false) == other.suffers.value_or(false) &&
+               (same_tokens || !tokens_known);
   if (result.bitwise) {
     const bool hashed = !one.end_hash.empty() && !other.end_hash.empty();
     equal = equal && (!hashed || one.end_hash == other.end_hash) && same_number(a.gap, b.gap) &&

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "controller/decide/measurement.h"
 
@@ -19,7 +20,9 @@ struct Witness {
   std::string end_hash;            // of the replay's weights
   std::string fingerprint;         // of its device; empty = not known
   bool fingerprint_equal = false;  // to the run's
-  std::optional<bool> suffers;     // of a step that was suspected: BF16 suffers there too
+  // Of a step that was suspected: BF16 suffers there too; of a window: it is not finite at its end.
+  std::optional<bool> suffers;
+  std::vector<OtherBatch> other_batches = {};  // steps in which the run took other tokens
 };
 
 struct Agreement {
@@ -30,7 +33,7 @@ struct Agreement {
 
 // Between equal fingerprints every number and the weights' hash must be the same to the last bit.
 // Otherwise D and the BF16 loss may differ by `noise_percent`, and a suspected step must go the
-// same way.
+// same way. Of verifiers both or none say that the run took other tokens; a trainer cannot say it.
 Agreement compare_witnesses(const Witness& one, const Witness& other, double noise_percent);
 
 // Does the trainer's own report bear a gap out? `reports_percent` is how far the trainer's reported

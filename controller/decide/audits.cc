@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "controller/decide/investigating.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/verifier_records.h"
@@ -24,6 +26,21 @@ bool can_be_settled(const State& s) {
 void finish_audit(Core& core, int64_t id) {
   find_window(core.s, id)->audit_pending = false;
   finish_window(core, id);
+}
+
+bool ask_elsewhere(Core& core, int64_t id, const std::string& verifier) {
+  const std::vector<std::string> believed = believed_verifiers(core.s);
+  const bool others =
+      std::ranges::any_of(believed, [&](const std::string& known) { return known != verifier; });
+  if (!others) return false;
+  WindowState& window = *find_window(core.s, id);
+  window.exact_by = verifier;
+  OrderReplay wanted;
+  wanted.arm = "same";
+  wanted.priority = kPriorityInstrument;
+  wanted.avoid = verifier;
+  order(core, window, "audit", 0, std::move(wanted));
+  return true;
 }
 
 void note_unusable(Core& core, int64_t id, const std::string& why) {
@@ -78,6 +95,9 @@ void handle_audit(Core& core, int64_t id, const ReplayFinished& replay) {
   s.watch.audits_unusable = 0;
   if (!replay.on_trainer) note_exact(s, replay.verifier, !replay.first_mismatch_step);
   if (!replay.first_mismatch_step) {
+    // Where the trainer says that its state has changed, nobody's word is enough that it has not.
+    const bool again = covers_changed_state(s, window) && window.exact_by.empty();
+    if (again && ask_elsewhere(core, id, replay.verifier)) return;
     core.explain(fmt::format("{} has the run's bits, says an audit by {}.", window_name(window),
                              replay.verifier));
     return finish_audit(core, id);

@@ -49,6 +49,11 @@ json::object verdict_evidence(const Case& investigation) {
   if (evidence.reports_percent) out["reports_percent"] = number(*evidence.reports_percent);
   json::array tests;
   for (const TriageAnswer& answer : evidence.answers) tests.push_back(answer_evidence(answer));
+  for (const TriageAnswer& answer : evidence.seconds) {
+    json::object again = answer_evidence(answer);
+    again["second"] = true;
+    tests.push_back(std::move(again));
+  }
   out["tests"] = std::move(tests);
   return out;
 }

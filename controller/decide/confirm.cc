@@ -11,6 +11,7 @@
 #include "controller/decide/case.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
+#include "controller/decide/judging.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/trust.h"
@@ -128,6 +129,14 @@ void end_dispute(Core& core, const WindowState& window, const std::string& why) 
   core.s.watch.burst_left = 0;
 }
 
+// What nobody contradicts of a window that is no evidence of a gap.
+void say_claims(Core& core, const WindowState& window, bool two_agree) {
+  const Witness& first = window.witnesses.front();
+  if (window.kind != "shadow" || of_case(core.s, window.id)) return;
+  if (first.suffers.value_or(false)) note_diverged(core, window, two_agree);
+  if (!first.other_batches.empty()) record_other_tokens(core, window);
+}
+
 void agree_on_scale(Core& core) {
   InstrumentState& instrument = core.s.watch.instrument;
   instrument.scale_agreed = std::max(instrument.scale_agreed, instrument.scale_recorded);
@@ -183,6 +192,7 @@ bool note_alone(Core& core, int64_t id) {
     return true;
   }
   agree_on_scale(core);
+  say_claims(core, window, false);
   const double d = window.measured ? window.measured->d_percent.value_or(HUGE_VAL) : HUGE_VAL;
   if (std::abs(d) <= core.policy.detector.tolerance_percent)
     end_dispute(core, window, "what its verifier says is possible again");
@@ -193,12 +203,18 @@ void settle_alone(Core& core, int64_t id) {
   if (!note_alone(core, id)) continue_with(core, id);
 }
 
-// The first two that agree, by their places.
+// The first two that agree, by their places, where everybody else says the same as both or
+// contradicts both. (Of tokens a trainer contradicts nobody.)
 std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const WindowState& window) {
   const std::vector<Witness>& all = window.witnesses;
+  const auto agree = [&](size_t i, size_t j) {
+    return compare_witnesses(all[i], all[j], noise_between(core)).agrees;
+  };
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = i + 1; j < all.size(); ++j) {
-      if (compare_witnesses(all[i], all[j], noise_between(core)).agrees) return {{i, j}};
+      bool clear = agree(i, j);
+      for (size_t k = 0; k < all.size() && clear; ++k) clear = agree(i, k) == agree(j, k);
+      if (clear) return {{i, j}};
     }
   }
   return std::nullopt;
@@ -216,6 +232,7 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
   }
   if (liars.empty()) {
     record_identical(core, window);
+    say_claims(core, window, true);
     return continue_with(core, id);
   }
   for (const Witness& liar : liars) {
@@ -236,8 +253,9 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
   if (left == nullptr) return;
   const bool measured_by_liar =
       std::ranges::find(liars, left->verifier, &Witness::verifier) != liars.end();
-  if (measured_by_liar && left->measured) return measure_again(core, id);
+  if (measured_by_liar && left->kind != "incident") return measure_again(core, id);
   left->witnesses = others;
+  say_claims(core, *left, true);
   continue_with(core, id);
 }
 
@@ -341,7 +359,29 @@ Witness witness_of(const ReplayFinished& replay) {
   witness.end_hash = replay.end_hash;
   witness.fingerprint = replay.fingerprint;
   witness.fingerprint_equal = replay.fingerprint_equal;
+  if (replay.first_other_batch_step) witness.other_batches = replay.other_batches;
+  if (replay.first_other_batch_step && witness.other_batches.empty())
+    witness.other_batches.push_back({*replay.first_other_batch_step, "", ""});
   return witness;
+}
+
+bool is_diverged(const ReplayFinished& replay, int64_t steps) {
+  const auto sound = [](const std::optional<double>& loss) {
+    return loss && std::isfinite(*loss) && *loss > 0;
+  };
+  return sound(replay.start_loss_bf16) && !sound(replay.replay_end_loss_bf16) &&
+         !end_left_out(replay, steps);
+}
+
+bool ask_about_divergence(Core& core, int64_t id, const ReplayFinished& replay) {
+  WindowState& window = *find_window(core.s, id);
+  window.witnesses = {witness_of(replay)};
+  window.witnesses.front().measured = {};
+  window.witnesses.front().suffers = true;
+  window.confirm_asked = 0;
+  window.confirmation.clear();
+  window.odd = true;
+  return ask_next(core, window, kPriorityConfirm);
 }
 
 bool note_shadow(Core& core, int64_t id, const ReplayFinished& replay) {
@@ -378,7 +418,8 @@ void handle_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
   Witness said = witness_of(replay);
   const Witness& first = window.witnesses.front();
   if (first.suffers) {
-    said.suffers = suffers_in_case(core, window, replay);
+    said.suffers = of_case(core.s, id) ? suffers_in_case(core, window, replay)
+                                       : std::optional(is_diverged(replay, window.steps));
     said.measured = {};
   }
   if (first.measured.reference && !said.measured.reference)

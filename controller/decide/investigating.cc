@@ -1,12 +1,14 @@
 #include "controller/decide/investigating.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/errors.h"
+#include "controller/decide/asking.h"
 #include "controller/decide/attribution.h"
 #include "controller/decide/case.h"
 #include "controller/decide/confirm.h"
@@ -25,36 +27,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int64_t kIncidentLeadSteps =
-    4;  // an incident's replay starts at least so long before, if it can
-// Replays of an incident are no longer than this, or than two checkpoints are apart: where windows
-// are sparse, the oldest checkpoint that is kept may lie thousands of steps back.
-constexpr int64_t kSpikeReplaySteps = 100;  // from a spike: three pairs of them are asked for
-constexpr int64_t kLongForkSteps = 1000;    // of a long fork
-constexpr int64_t kNonFiniteCasesMax = 2;   // about the same steps
-constexpr int64_t kStepsAhead = 40;         // windows that a small gap's growth is carried on
-
-int64_t longest_replay(const State& s, int64_t steps) {
-  return std::max(steps, 2 * s.run.checkpoint_every);
-}
-
-// The newest checkpoint well before a step, saved after the last change of plan; for `far` the
-// oldest such of the last kSpikeReplaySteps.
-const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
-                                      bool far = false) {
-  const KnownCheckpoint* close = nullptr;
-  const KnownCheckpoint* clear = nullptr;
-  for (const KnownCheckpoint& known : s.checkpoints) {
-    if (plan_after(s, known) != plan_version || known.step < s.attempt.base_step) continue;
-    if (!one_plan(s, known.step, step)) continue;
-    if (known.step < step) close = &known;
-    if (known.step <= step - kIncidentLeadSteps) {
-      clear = &known;
-      if (far && known.step >= step - longest_replay(s, kSpikeReplaySteps)) break;
-    }
-  }
-  return clear != nullptr ? clear : close;
-}
+constexpr int64_t kNonFiniteCasesMax = 2;  // about the same steps
+constexpr int64_t kStepsAhead = 40;        // windows that a small gap's growth is carried on
 
 std::string finding_words(const SpikeFinding& finding) {
   if (finding.kind == "non_finite") {
@@ -64,153 +38,6 @@ std::string finding_words(const SpikeFinding& finding) {
   }
   return fmt::format("Step {} spiked: loss {:.4f}, threshold {:.4f} ({})", finding.step,
                      finding.loss, finding.threshold.value_or(0), finding.rule);
-}
-
-// How a test of the triage is ordered.
-struct HowToAsk {
-  Arm arm;
-  std::string plan;
-  bool on_trainer = false;
-};
-
-HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& window) {
-  if (test.kind.starts_with("bf16")) return {"bf16", "", false};
-  // The base of a rollback was saved under the plan before it: `same` would replay that one.
-  const bool as_saved = window.start.plan_version == window.plan_version;
-  const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
-  if (test.kind == "fakequant") return {"fakequant", plan, false};
-  if (test.kind == "eager") return {"eager", plan, false};
-  return {as_saved ? Arm("same") : Arm("plan"), plan, test.kind == "same_on_trainer"};
-}
-
-// Whose BF16 replay the case rests on.
-const WindowState* window_of_bf16(const State& s) {
-  const Case& investigation = *s.investigation;
-  const bool far = spoilt_before(investigation.evidence) && investigation.far_window != 0;
-  for (const WindowState& window : s.windows) {
-    if (window.id == (far ? investigation.far_window : investigation.window)) return &window;
-  }
-  return nullptr;
-}
-
-bool under_way(const State& s, const TriageTest& test) {
-  return std::any_of(s.replays.begin(), s.replays.end(), [&](const PendingReplay& replay) {
-    return replay.role == test.kind && replay.number == test.seed &&
-           (replay.window == s.investigation->window ||
-            replay.window == s.investigation->far_window ||
-            replay.window == s.investigation->fork_window);
-  });
-}
-
-void answer_failed(Core& core, const TriageTest& test) {
-  TriageAnswer answer;
-  answer.kind = test.kind;
-  answer.seed = test.seed;
-  answer.failed = true;
-  core.s.investigation->evidence.answers.push_back(std::move(answer));
-}
-
-// Nudged replays of a spike begin further back, so that the weights have time to part.
-bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed) {
-  return evidence.finding && (seed != 0 || kind == "bf16_far");
-}
-
-const WindowState& window_for(Core& core, const TriageTest& test) {
-  State& s = core.s;
-  Case& investigation = *s.investigation;
-  if (!from_afar(investigation.evidence, test.kind, test.seed))
-    return *find_window(s, investigation.window);
-  if (investigation.far_window != 0) return *find_window(s, investigation.far_window);
-  const WindowState near = *find_window(s, investigation.window);
-  const KnownCheckpoint* start =
-      incident_start(s, investigation.evidence.finding->step, near.plan_version, true);
-  if (start == nullptr || start->step >= near.start.step) {
-    investigation.far_window = near.id;
-    return *find_window(s, near.id);
-  }
-  const WindowState& added =
-      add_window(core, "incident", KnownCheckpoint(*start),
-                 investigation.evidence.finding->step + kAroundSpike, "", near.plan_version);
-  s.investigation->far_window = added.id;
-  return added;
-}
-
-// Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises and
-// not more than kLongForkSteps ago, to the newest; false when that is hardly longer than the
-// window. (What lies before would make a gap that has just begun look like one that does not grow.)
-bool order_long_fork(Core& core) {
-  State& s = core.s;
-  const WindowState window = *find_window(s, s.investigation->window);
-  const int64_t rises = std::max(
-      evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step),
-      s.newest_step - std::max(longest_replay(s, kLongForkSteps), 2 * window.steps));
-  const KnownCheckpoint* start = nullptr;
-  const KnownCheckpoint* end = nullptr;
-  for (const KnownCheckpoint& known : s.checkpoints) {
-    if (known.attempt != s.attempt.number && known.step != s.attempt.base_step) continue;
-    if (start == nullptr && known.step >= rises && plan_after(s, known) == window.plan_version &&
-        one_plan(s, known.step, s.newest_step))
-      start = &known;
-    if (known.plan_version == window.plan_version) end = &known;
-  }
-  if (start == nullptr || end == nullptr || 2 * (end->step - start->step) < 3 * window.steps)
-    return false;
-  const WindowState& fork = add_window(core, "long", KnownCheckpoint(*start), end->step,
-                                       std::string(end->uri), window.plan_version);
-  s.investigation->fork_window = fork.id;
-  order(core, fork, "bf16", "long_fork", "", true, kPriorityTriage);
-  return true;
-}
-
-std::string who_answered_same(const State& s) {
-  for (const TriageAnswer& known : s.investigation->evidence.answers) {
-    if (known.kind == "same") return known.verifier;
-  }
-  return {};
-}
-
-// The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
-// come from one alone: two verifiers take turns; one alone shares them with the trainer.
-void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
-  if (wanted.on_trainer) return;
-  std::vector<std::string> able = believed_verifiers(s);
-  std::erase_if(able, [&](const std::string& name) { return avoids(wanted.avoid, name); });
-  if (able.size() >= 2) {
-    if (!wanted.avoid.empty()) wanted.avoid += '\n';
-    wanted.avoid += able[static_cast<size_t>(test.seed) % able.size()];
-  } else if (able.size() == 1 && trainer_can_replay(s)) {
-    wanted.on_trainer = test.seed % 2 == 0;
-  }
-}
-
-void ask(Core& core, const TriageTest& test) {
-  State& s = core.s;
-  if (test.kind == "confirm") {
-    if (const WindowState* window = window_of_bf16(s)) confirm_for_case(core, window->id);
-    return;
-  }
-  if (test.kind == "long_fork") {
-    if (!order_long_fork(core)) answer_failed(core, test);
-    return;
-  }
-  const WindowState window = window_for(core, test);
-  // The nearest checkpoint is the oldest one: this was answered.
-  if (test.kind == "bf16_far" && window.id == s.investigation->window) {
-    return answer_failed(core, test);
-  }
-  const HowToAsk how = how_to_ask(s, test, window);
-  OrderReplay wanted;
-  wanted.arm = how.arm;
-  wanted.plan = how.plan;
-  wanted.evaluate_endpoints = !s.investigation->evidence.finding;
-  wanted.priority = kPriorityTriage;
-  wanted.nudge = test.seed;
-  wanted.on_trainer = how.on_trainer;
-  if (test.kind == "same_elsewhere") wanted.avoid = who_answered_same(s);
-  if (test.kind == "fp8_nudged" || test.kind == "eager" || test.kind == "fakequant")
-    ask_own_fp8(s, wanted);
-  if (test.seed != 0) spread(s, test, wanted);
-  order(core, window, test.kind, test.seed, std::move(wanted));
 }
 
 // Transient faults that were found on the trainer's host not long ago.
@@ -236,12 +63,19 @@ TriageRules rules_of(const Core& core) {
   rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = trainer_can_replay(s);
   rules.compiled = s.run.capabilities.compiled;
-  const std::string first = who_answered_same(s);
-  rules.other_verifiers = std::ranges::any_of(
-      believed_verifiers(s), [&](const std::string& known) { return known != first; });
+  const auto is_left = [&](const std::vector<std::string>& asked) {
+    return std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
+      return std::ranges::find(asked, known) == asked.end();
+    });
+  };
+  rules.other_verifiers = is_left({who_answered_same(s)});
+  rules.third_verifier = is_left(asked_about_bits(s));
+  const VerifierRecord* differs = find_record(s, who_differs(s));
+  rules.differing_was_exact = differs != nullptr && differs->was_exact;
   rules.earlier_transients = earlier_transients(core);
   rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
   // What is over the ceiling would alarm again, accepted or not.
+  rules.between_percent = noise_between(core);
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
   // Pinned sites show that something is wrong with the run: what is left has a site, too.
@@ -276,6 +110,7 @@ TriageAnswer answer_of(const Case& investigation, const WindowState& window,
   answer.kind = replay.role;
   answer.seed = replay.number;
   answer.verifier = result.verifier;
+  answer.on_trainer = result.on_trainer;
   answer.start_loss_plan = result.start_loss_plan;
   answer.end_loss = result.replay_end_loss_bf16;
   const bool same = replay.role.starts_with("same");
@@ -315,13 +150,14 @@ void advance_case(Core& core) {
     read_confirmation(core);
     const TriageStep step = triage(s.investigation->evidence, rules_of(core));
     if (step.verdict) return conclude(core, *step.verdict);
-    const size_t answered = s.investigation->evidence.answers.size();
+    const TriageEvidence& evidence = s.investigation->evidence;
+    const size_t answered = evidence.answers.size() + evidence.seconds.size();
     for (const TriageTest& test : step.tests) {
-      if (!under_way(s, test)) ask(core, test);
+      if (!is_under_way(s, test)) ask(core, test);
     }
     // A test that nobody can do is answered at once.
-    const bool settled = known() != s.investigation->evidence.confirmation;
-    if (s.investigation->evidence.answers.size() == answered && !settled) return;
+    const bool settled = known() != evidence.confirmation;
+    if (evidence.answers.size() + evidence.seconds.size() == answered && !settled) return;
   }
 }
 
@@ -357,6 +193,14 @@ void open_audit_case(Core& core, const WindowState& window, const ReplayFinished
   same.role = "same";
   Case& opened = *core.s.investigation;
   opened.evidence.answers.push_back(answer_of(opened, audited, same, replay));
+  if (!audited.exact_by.empty() && believed(core.s, audited.exact_by)) {
+    TriageAnswer before;
+    before.kind = "same_elsewhere";
+    before.verifier = audited.exact_by;
+    before.reproduction = Reproduction{};
+    before.reproduction->reproduces = before.reproduction->bitwise = true;
+    opened.evidence.answers.push_back(std::move(before));
+  }
   advance_case(core);
 }
 
@@ -445,7 +289,10 @@ void handle_case_replay(Core& core, const PendingReplay& replay, const ReplayFin
   if (replay.role == "scores") return handle_scores(core, result);
   if (replay.role == "rescue") return handle_rescue(core, replay.number, result);
   WindowState& window = *find_window(s, replay.window);
-  investigation.evidence.answers.push_back(answer_of(investigation, window, replay, result));
+  TriageEvidence& evidence = investigation.evidence;
+  (replay.second ? evidence.seconds : evidence.answers)
+      .push_back(answer_of(investigation, window, replay, result));
+  if (replay.second) return advance_case(core);
   const bool of_bf16 = replay.role == "bf16" || replay.role == "bf16_far";
   if (of_bf16 && investigation.evidence.finding) {
     window.witnesses = {witness_of(result)};
@@ -462,7 +309,7 @@ void case_replay_failed(Core& core, const PendingReplay& replay, const std::stri
   core.explain(fmt::format("Replay {} could not be done: {}.", replay.id, why));
   if (replay.role == "scores") return scores_failed(core);
   if (replay.role == "rescue") return rescue_failed(core, replay.number);
-  answer_failed(core, {replay.role, replay.number});
+  answer_failed(core, {replay.role, replay.number, replay.second});
   advance_case(core);
 }
 

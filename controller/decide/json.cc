@@ -53,14 +53,14 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                        null_percent, freedom, burst_left))
 BOOST_DESCRIBE_STRUCT(Witness, (),
                       (verifier, on_trainer, measured, end_hash, fingerprint, fingerprint_equal,
-                       suffers))
+                       suffers, other_batches))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, called,
-                       shadow_pending, probe_pending, instrument_pending, audit_pending, deferred,
-                       unsettled, outcome, why, measured, verifier, shadow_hash,
+                       shadow_pending, probe_pending, instrument_pending, audit_pending, exact_by,
+                       deferred, unsettled, outcome, why, measured, verifier, shadow_hash,
                        shadow_fingerprint_equal, judged, level_percent, witnesses, confirm_pending,
                        confirm_asked, confirmation, suspicion, odd, reports_percent, probe_answers))
-BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid))
+BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid, second))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
                       (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
@@ -70,11 +70,12 @@ BOOST_DESCRIBE_STRUCT(Reproduction, (),
                        other_batches))
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
 BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
-                      (kind, seed, failed, verifier, reproduction, by_losses, spike,
-                       start_loss_plan, end_loss, long_d_percent, long_steps, end_hash))
+                      (kind, seed, failed, disputed, verifier, reproduction, by_losses, spike,
+                       start_loss_plan, end_loss, long_d_percent, long_steps, end_hash, on_trainer))
 BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                       (trigger, measured, finding, chance_excluded, steps, level_percent, in_bf16,
-                       confirmation, source, on_trainer, reports_percent, rests_on, answers))
+                       confirmation, source, on_trainer, reports_percent, rests_on, answers,
+                       seconds))
 BOOST_DESCRIBE_STRUCT(InstrumentState, (),
                       (checks, mean_square, last_percent, windows_since, broken, disputed,
                        scale_agreed, scale_recorded, unanswered))
@@ -119,8 +120,8 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                        dirty_since, stability, sentinels, audits_unusable, audit_in, called_start,
                        called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
-                      (verifier, windows, since_check, to_check, zeros, repeats, exact, recent,
-                       plan_version, last_start, last_reference, last_hash))
+                      (verifier, windows, since_check, to_check, zeros, repeats, exact, was_exact,
+                       recent, plan_version, last_start, last_reference, last_hash))
 BOOST_DESCRIBE_STRUCT(Trust, (),
                       (verifiers, quarantined, transients, other_tokens, records, zeros_recorded))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))

@@ -291,29 +291,11 @@ void close_or_wait(Core& core, WindowState& window, WindowStatus outcome,
 // The run took other tokens than the replay: what parts them is not FP8's doing, and the window is
 // no evidence. A gap over the ceiling goes the way of every alarm, whose triage finds the tokens
 // too and goes back. True when the window is done with.
-bool judge_tokens(Core& core, WindowState& window, const ReplayFinished& replay) {
-  State& s = core.s;
-  if (!replay.first_other_batch_step) return false;
+bool judge_tokens(Core& core, WindowState& window) {
+  if (window.witnesses.front().other_batches.empty()) return false;
   const double d = *window.measured->d_percent;
   if (!(d <= core.policy.detector.ceiling_percent)) return false;
-  const std::string sentence = fmt::format(
-      "{}: in step {} the run took other tokens than the data's order gives (D = {}). The window "
-      "says nothing of FP8, and no replay will get the run's bits there: look at how the data is "
-      "loaded.",
-      window_name(window), *replay.first_other_batch_step, percent(d));
-  if (s.trust.other_tokens) {
-    core.explain(sentence);
-  } else {
-    RecordDecision& decision =
-        core.record("verdict", sentence,
-                    {{"window", window.id},
-                     {"first_other_batch_step", *replay.first_other_batch_step},
-                     {"batches", batches_evidence(replay.other_batches)},
-                     {"d_percent", number(d)}});
-    decision.verdict = "data_mismatch";
-    decision.window = window.id;
-    s.trust.other_tokens = true;
-  }
+  if (!window.confirm_pending) record_other_tokens(core, window);
   close_or_wait(core, window, "skipped", "the run took other tokens");
   return true;
 }
@@ -374,6 +356,25 @@ bool still_alarms(const Core& core, WindowState& window) {
 
 }  // namespace
 
+void record_other_tokens(Core& core, const WindowState& window) {
+  const std::vector<OtherBatch>& batches = window.witnesses.front().other_batches;
+  const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
+  const std::string sentence = fmt::format(
+      "{}: in step {} the run took other tokens than the data's order gives (D = {}). The window "
+      "says nothing of FP8, and no replay will get the run's bits there: look at how the data is "
+      "loaded.",
+      window_name(window), batches.front().step, percent(d));
+  if (core.s.trust.other_tokens) return core.explain(sentence);
+  RecordDecision& decision = core.record("verdict", sentence,
+                                         {{"window", window.id},
+                                          {"first_other_batch_step", batches.front().step},
+                                          {"batches", batches_evidence(batches)},
+                                          {"d_percent", number(d)}});
+  decision.verdict = "data_mismatch";
+  decision.window = window.id;
+  core.s.trust.other_tokens = true;
+}
+
 void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;
   WindowState& window = *find_window(s, window_id);
@@ -391,7 +392,11 @@ void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) 
     }
     const WindowState failed = window;
     s.standing.unmeasured = measured.unusable;
-    close_window(core, window_id, "failed", s.standing.unmeasured);
+    window.verifier = replay.verifier;
+    const bool diverged = !s.spikes.non_finite && is_diverged(replay, window.steps);
+    if (diverged && ask_about_divergence(core, window_id, replay))
+      return close_or_wait(core, window, "failed", measured.unusable);
+    close_window(core, window_id, "failed", measured.unusable);
     settle_verified(core);
     note_bf16(core, failed, replay);
     const bool missing = end_left_out(replay, failed.steps) ||
@@ -410,7 +415,7 @@ void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) 
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
   if (note_shadow(core, window_id, replay)) return;
   const WindowState seen = window;
-  const bool set_aside = judge_tokens(core, window, replay) || judge_shock(core, window, replay);
+  const bool set_aside = judge_tokens(core, window) || judge_shock(core, window, replay);
   if (!set_aside) {
     judge(core, window);
     note_scale(core);

@@ -101,7 +101,7 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   const bool ends = end && std::isfinite(*end) && *end > 0;
   const int64_t step = window.end_step();
   const std::string of_window = fmt::format("in steps {}–{}", window.start.step, step);
-  if (!ends) return note_sign(core, step, true, "a BF16 replay is not finite " + of_window);
+  if (!ends) return note_diverged(core, window, false);
   note_lowest(stability, *start, window.start.step);
   const double rise = 100 * (*end - *start) / *start;
   const double over = 100 * (*end - stability.lowest) / stability.lowest;
@@ -129,6 +129,13 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   }
   // An alarm is no calm window, whatever becomes of it.
   if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
+}
+
+void note_diverged(Core& core, const WindowState& window, bool two_agree) {
+  if (core.s.fault_reported || core.s.watch.instrument.broken) return;
+  note_sign(core, window.end_step(), two_agree,
+            fmt::format("a BF16 replay is not finite in steps {}–{}", window.start.step,
+                        window.end_step()));
 }
 
 void note_parted(Core& core, const WindowState& window) {

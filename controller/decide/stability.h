@@ -10,6 +10,8 @@ inline constexpr double kOverPercent = 10;
 
 // A window's BF16 replay, after the window was judged to be no harm of FP8's.
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
+// A window's BF16 replay is not finite at its end. Where two sources say so, once is enough.
+void note_diverged(Core& core, const WindowState& window, bool two_agree);
 // FP8 ends better by more than the ceiling, as two sources say.
 void note_parted(Core& core, const WindowState& window);
 // A gap that chance explains: the open case's.

@@ -72,6 +72,7 @@ struct WindowState {
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
   bool audit_pending = false;       // the audit of its bits
+  std::string exact_by;             // who gave the run's bits before another one was asked, too
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more
@@ -105,6 +106,7 @@ struct PendingReplay {
   double deadline =
       0;  // only the trainer can do it, and may not; seconds since the epoch, 0 = none
   std::string avoid = {};  // verifiers that others are to do it for, as OrderReplay has it
+  bool second = false;     // of a TriageTest: by a second source
 };
 
 // A window's end that was quiet and becomes "verified" once nothing before it is in doubt.
@@ -323,6 +325,7 @@ struct VerifierRecord {
   int64_t zeros = 0;           // in a row, that showed no difference at all
   int64_t repeats = 0;         // in a row, that gave the answer of the window before
   bool exact = false;          // its newest audit gave the run's bits
+  bool was_exact = false;      // one has, and no other bits of it were left unexplained since
   std::vector<double> recent;  // D of the newest ones under `plan_version`
   int64_t plan_version = 0;
   int64_t last_start = -1;    // where its newest window began,

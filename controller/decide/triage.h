@@ -60,7 +60,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   shadow, probe         a window's own, and whether the run's plan is good again
 //   instrument*           whether BF16 itself can be believed
 //   scores, rescue        what FP8 costs at each site, and without the sites that are suspected
-inline constexpr std::array<std::string_view, 20> kReplayRoles = {"shadow",
+inline constexpr std::array<std::string_view, 21> kReplayRoles = {"shadow",
                                                                   "probe",
                                                                   "instrument",
                                                                   "instrument_again",
@@ -71,6 +71,7 @@ inline constexpr std::array<std::string_view, 20> kReplayRoles = {"shadow",
                                                                   "bf16",
                                                                   "same_again",
                                                                   "same_elsewhere",
+                                                                  "same_third",
                                                                   "same_on_trainer",
                                                                   "bf16_far",
                                                                   "eager",
@@ -85,8 +86,9 @@ inline bool is_of_instrument(ReplayRole role) { return role.starts_with("instrum
 
 // One replay that the triage wants. Kinds:
 //   same             the run's plan, by anyone
-//   same_again       the run's plan once more: does it get the bits of any replay before?
+//   same_again       the run's plan once more, by who found a difference: are its bits the same?
 //   same_elsewhere   the run's plan, by another verifier than the one that found a difference
+//   same_third       the run's plan, by a third one, where these two contradict each other
 //   same_on_trainer  the run's plan, by the trainer's own device
 //   bf16             every GEMM in BF16 (of a spike; a gap has its BF16 replay already)
 //   bf16_far         the same from the oldest checkpoint kept: did FP8 spoil the weights before?
@@ -99,13 +101,15 @@ inline bool is_of_instrument(ReplayRole role) { return role.starts_with("instrum
 struct TriageTest {
   ReplayRole kind;
   int64_t seed = 0;
+  bool second = false;  // by another source than who answered it: does that one say the same?
   bool operator==(const TriageTest&) const = default;
 };
 
 struct TriageAnswer {
   ReplayRole kind;
   int64_t seed = 0;
-  bool failed = false;  // nobody could do it
+  bool failed = false;    // nobody could do it,
+  bool disputed = false;  // or sources contradict each other about it
   std::string verifier;
   std::optional<Reproduction> reproduction;  // same, same_again, same_elsewhere, same_on_trainer
   std::optional<Reproduction> by_losses;     // the same without its bits, where those differ
@@ -115,6 +119,7 @@ struct TriageAnswer {
   std::optional<double> end_loss;            // in BF16; may be not finite
   std::optional<double> long_d_percent;      // long_fork: D over its
   int64_t long_steps = 0;                    // steps
+  bool on_trainer = false;                   // the trainer did it
 };
 
 // Everything that is known in a case. Bounded: every test is answered once.
@@ -138,6 +143,7 @@ struct TriageEvidence {
   // none.
   std::string rests_on;
   std::vector<TriageAnswer> answers;
+  std::vector<TriageAnswer> seconds;  // what further sources say of those that a verdict rests on
 };
 
 struct TriageRules {
@@ -147,12 +153,15 @@ struct TriageRules {
   double noise_percent = 0;        // deviation of healthy windows, as far as it is known
   bool trainer_replays = false;    // the trainer can be asked for a replay itself
   bool other_verifiers = false;    // there is another verifier to ask
-  int64_t earlier_transients = 0;  // transient faults found on the trainer's host not long ago
-  bool transients_spent = false;   // the next one counts as persistent
-  double accept_percent = 0;       // a gap that will stay under this is worth less than FP8 saves
-  int64_t steps_ahead = 0;         // of the run: how far a growing gap is carried on
-  bool compiled = false;           // the run's steps are compiled code
-  bool sends_low = false;          // the plan sends gradients or weights in low precision
+  bool third_verifier = false;     // and a third one
+  bool differing_was_exact = false;  // who found other bits has given the run's own before
+  int64_t earlier_transients = 0;    // transient faults found on the trainer's host not long ago
+  bool transients_spent = false;     // the next one counts as persistent
+  double accept_percent = 0;         // a gap that will stay under this is worth less than FP8 saves
+  int64_t steps_ahead = 0;           // of the run: how far a growing gap is carried on
+  bool compiled = false;             // the run's steps are compiled code
+  bool sends_low = false;            // the plan sends gradients or weights in low precision
+  double between_percent = 0;        // that honest sources' losses may lie apart
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,
@@ -162,7 +171,7 @@ struct TriageRules {
 struct Verdict {
   VerdictName name;
   std::string sentence;               // for people
-  std::string verifier;               // verifier_fault: whose answers are not to be believed
+  std::string verifier;               // whose answers are not to be believed; empty = nobody's
   std::optional<int64_t> since_step;  // faults: the first step that is wrong
 };
 
@@ -170,10 +179,17 @@ struct Verdict {
 struct TriageStep {
   std::vector<TriageTest> tests;
   std::optional<Verdict> verdict;
+  std::vector<TriageTest> rests_on = {};  // single answers, without which it would be another one
 
-  static TriageStep ask(std::vector<TriageTest> tests) { return {std::move(tests), std::nullopt}; }
+  static TriageStep ask(std::vector<TriageTest> tests) {
+    return {std::move(tests), std::nullopt, {}};
+  }
   static TriageStep end(VerdictName name, std::string sentence) {
-    return {{}, Verdict{name, std::move(sentence), "", std::nullopt}};
+    return {{}, Verdict{name, std::move(sentence), "", std::nullopt}, {}};
+  }
+  TriageStep on(std::vector<TriageTest> answers) && {
+    rests_on = std::move(answers);
+    return std::move(*this);
   }
 };
 

@@ -30,15 +30,24 @@ Nudged nudged(const TriageView& v) {
   return result;
 }
 
-TriageStep chance_verdict(const TriageView& v, const std::string& why) {
+// `by`: nudged answers that decide it; null ones decide nothing.
+TriageStep chance_verdict(const TriageView& v, const std::string& why,
+                          std::initializer_list<const TriageAnswer*> by = {}) {
+  std::vector<TriageTest> rests_on;
+  for (const TriageAnswer* answer : by) {
+    if (answer != nullptr) rests_on.push_back({answer->kind, answer->seed});
+  }
   return TriageStep::end(v.of_step() ? VerdictName("generic_spike") : VerdictName("chance"),
-                         fmt::format("{}, but {}: chance, not FP8.", v.seen_same(), why));
+                         fmt::format("{}, but {}: chance, not FP8.", v.seen_same(), why))
+      .on(std::move(rests_on));
 }
 
 // Where the nudged replays ended; of a gap also its BF16 replay.
 struct Ends {
   double lowest_fp8, highest_fp8, lowest_bf16, highest_bf16;
   bool bf16_finite = true;
+  const TriageAnswer* best_fp8 = nullptr;  // nudged ones; null: another replay's
+  const TriageAnswer* worst_bf16 = nullptr;
 };
 
 Ends ends_of(const TriageView& v, const Nudged& seen) {
@@ -46,6 +55,8 @@ Ends ends_of(const TriageView& v, const Nudged& seen) {
   Ends ends{HUGE_VAL, -HUGE_VAL, reference.value_or(HUGE_VAL), reference.value_or(-HUGE_VAL)};
   const auto add_fp8 = [&](const TriageAnswer* known) {
     if (known == nullptr || !known->end_loss) return;
+    if (*known->end_loss < ends.lowest_fp8)
+      ends.best_fp8 = known->kind == "fp8_nudged" ? known : nullptr;
     ends.lowest_fp8 = std::min(ends.lowest_fp8, *known->end_loss);
     ends.highest_fp8 = std::max(ends.highest_fp8, *known->end_loss);
   };
@@ -56,7 +67,10 @@ Ends ends_of(const TriageView& v, const Nudged& seen) {
   if (other_bits && !v.rules.trainer_replays) add_fp8(same);
   for (const TriageAnswer* known : seen.bf16) {
     if (!known->end_loss) continue;
-    ends.bf16_finite = ends.bf16_finite && std::isfinite(*known->end_loss);
+    const bool finite = std::isfinite(*known->end_loss);
+    if (ends.bf16_finite && (!finite || *known->end_loss > ends.highest_bf16))
+      ends.worst_bf16 = known;
+    ends.bf16_finite = ends.bf16_finite && finite;
     ends.lowest_bf16 = std::min(ends.lowest_bf16, *known->end_loss);
     ends.highest_bf16 = std::max(ends.highest_bf16, *known->end_loss);
   }
@@ -82,12 +96,21 @@ std::optional<TriageStep> chance_of_spike(const TriageView& v) {
   const Nudged seen = nudged(v);
   int64_t fp8 = 1;  // the run itself, reproduced
   int64_t bf16 = 0;
-  for (const TriageAnswer* known : seen.fp8)
-    fp8 += known->spike && v.suffers(*known->spike) ? 1 : 0;
-  for (const TriageAnswer* known : seen.bf16)
-    bf16 += known->spike && v.suffers(*known->spike) ? 1 : 0;
-  if (bf16 > 0) {
-    return chance_verdict(v, "BF16 suffers too when its weights are nudged by a rounding error");
+  const TriageAnswer* without = nullptr;  // FP8 that does not suffer
+  const TriageAnswer* shared = nullptr;
+  for (const TriageAnswer* known : seen.fp8) {
+    const bool suffers = known->spike && v.suffers(*known->spike);
+    fp8 += suffers ? 1 : 0;
+    if (!suffers) without = known;
+  }
+  for (const TriageAnswer* known : seen.bf16) {
+    if (!known->spike || !v.suffers(*known->spike)) continue;
+    bf16 += 1;
+    shared = known;
+  }
+  if (shared != nullptr) {
+    return chance_verdict(v, "BF16 suffers too when its weights are nudged by a rounding error",
+                          {shared});
   }
   if (!seen.open.empty()) return TriageStep::ask(seen.open);
   const int64_t fp8_all = 1 + static_cast<int64_t>(seen.fp8.size());
@@ -97,9 +120,11 @@ std::optional<TriageStep> chance_of_spike(const TriageView& v) {
   const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
   if (p <= needed * (1 + 1e-9) || ends_part(v, seen)) return std::nullopt;
   if (auto next = ask_for_echo(v)) return *next;
-  return chance_verdict(v, fmt::format("only {} of {} replays under the run's plan and {} of {} in "
-                                       "BF16 suffer (Fisher's exact test: p = {:.2g})",
-                                       fp8, fp8_all, bf16, bf16_all, p));
+  return chance_verdict(v,
+                        fmt::format("only {} of {} replays under the run's plan and {} of {} in "
+                                    "BF16 suffer (Fisher's exact test: p = {:.2g})",
+                                    fp8, fp8_all, bf16, bf16_all, p),
+                        {without});
 }
 
 // Healthy ends lie within this of each other; the run's own end lies far beyond all of them.
@@ -115,7 +140,8 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
   const Nudged seen = nudged(v);
   const Ends ends = ends_of(v, seen);
   if (!ends.bf16_finite) {
-    return chance_verdict(v, "a BF16 replay diverges too when its weights are nudged");
+    return chance_verdict(v, "a BF16 replay diverges too when its weights are nudged",
+                          {ends.worst_bf16});
   }
   const double own = *v.evidence.measured.reference + *v.evidence.measured.gap;
   if (std::min(own, ends.lowest_fp8) <= allowed(v, ends)) {
@@ -133,7 +159,8 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
         fmt::format(
             "replays whose weights were nudged by a rounding error meet within the tolerance: the "
             "best under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",
-            std::min(own, ends.lowest_fp8), ends.highest_bf16));
+            std::min(own, ends.lowest_fp8), ends.highest_bf16),
+        {ends.lowest_fp8 < own ? ends.best_fp8 : nullptr, ends.worst_bf16});
   }
   if (!seen.open.empty()) return TriageStep::ask(seen.open);
   const bool nobody = seen.fp8.empty() || seen.bf16.empty();

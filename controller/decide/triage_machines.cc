@@ -37,7 +37,8 @@ const TriageAnswer* seen_elsewhere(const TriageView& v, const TriageAnswer& same
   return other ? second : nullptr;
 }
 
-// Which tokens the run took the trainer cannot say for itself: its loader is what is suspected.
+// One says that the run took other tokens, and the other one has its bits. Which tokens it took the
+// trainer cannot say for itself: its loader is what is suspected.
 TriageStep tokens_disputed(const TriageView& v, const TriageAnswer& same,
                            const TriageAnswer& second) {
   const bool said = same.reproduction->other_batch;
@@ -54,6 +55,17 @@ TriageStep trainer_differs(const TriageView& v, const Reproduction& first) {
   const TriageAnswer* own = v.rules.trainer_replays ? v.answer("same_on_trainer") : nullptr;
   if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
   if (TriageView::reproduces(own) && own->reproduction->bitwise) {
+    // One verifier's word stops no run whose loss shows no damage.
+    const TriageAnswer* second = v.answer("same_elsewhere");
+    const bool borne_out = second != nullptr && second->reproduction &&
+                           second->reproduction->bitwise && !second->reproduction->reproduces;
+    if (v.of_audit() && !borne_out) {
+      return TriageStep::end("broken_instrument",
+                             fmt::format("{}, says {} alone; the trainer's own device gets the "
+                                         "run's bits. Nobody else can say who is wrong. Start "
+                                         "another verifier.",
+                                         first.sentence, v.answer("same")->verifier));
+    }
     return fault("persistent_fault",
                  first.sentence +
                      ", but the trainer's own device does it again: a persistent fault of that "
@@ -74,6 +86,16 @@ TriageStep trainer_differs(const TriageView& v, const Reproduction& first) {
                first.sentence + ": a transient fault of hardware or software, not FP8.", first);
 }
 
+// Two at least find that the run's bits are wrong: its tokens, or its machine?
+TriageStep run_is_wrong(const TriageView& v, const Reproduction& first) {
+  if (!first.other_batch) return trainer_differs(v, first);
+  return fault("data_mismatch",
+               fmt::format("{}, where the run took other tokens than the data's order gives{}: "
+                           "the data, not FP8.",
+                           first.sentence, repeated_batch(first.other_batches)),
+               first);
+}
+
 // Nobody gets what the run got. `second`: who has looked as well, by bits or by losses.
 // Nothing where the trainer's own device gets it: machines of another kind may lack the fault.
 std::optional<TriageStep> machine_or_data(const TriageView& v, const TriageAnswer& same,
@@ -92,29 +114,70 @@ std::optional<TriageStep> machine_or_data(const TriageView& v, const TriageAnswe
                  first.sentence + ": a transient fault of hardware or software, not FP8." + or_wire,
                  first);
   }
+  // The run goes back before either.
   if (second != nullptr && second->reproduction->bitwise &&
-      second->reproduction->other_batch != first.other_batch)
-    return tokens_disputed(v, same, *second);
-  if (first.other_batch) {
+      second->reproduction->other_batch != first.other_batch) {
     return fault("data_mismatch",
-                 fmt::format("{}, where the run took other tokens than the data's order gives{}: "
-                             "the data, not FP8.",
-                             first.sentence, repeated_batch(first.other_batches)),
+                 fmt::format("{}. {} says that the run took other tokens than the data's order "
+                             "gives, {} that it did not: the data or a machine, not FP8.",
+                             first.sentence, first.other_batch ? same.verifier : second->verifier,
+                             first.other_batch ? second->verifier : same.verifier),
                  first);
   }
-  return trainer_differs(v, first);
+  return run_is_wrong(v, first);
 }
 
-// Another verifier gets what the run got. By bits the second and the run are two against the
-// first, unless the trainer itself does not get them either. Nothing where what is asked next
-// will tell.
+// One verifier gets the run's bits and another one does not: the first is wrong, or the second only
+// repeats what the run said. A third one tells. Where there is none, the first is asked again: who
+// is exact as a rule and repeats its other bits may be right.
+TriageStep two_by_bits(const TriageView& v, const TriageAnswer& differs,
+                       const TriageAnswer& as_the_run) {
+  const Reproduction& first = *differs.reproduction;
+  const auto same_bits = [&](const TriageAnswer* known) {
+    return known != nullptr && known->reproduction && known->reproduction->bitwise &&
+           !known->reproduction->reproduces && !known->end_hash.empty() &&
+           known->end_hash == differs.end_hash;
+  };
+  const TriageAnswer* third = v.answer("same_third");
+  if (third == nullptr && v.rules.third_verifier) return TriageStep::ask({{"same_third"}});
+  if (same_bits(third)) {
+    TriageStep result = run_is_wrong(v, first);
+    if (!result.verdict) return result;
+    result.verdict->verifier = as_the_run.verifier;
+    result.verdict->sentence +=
+        fmt::format(" A third verifier gets the same other bits: {} only repeats the run's.",
+                    as_the_run.verifier);
+    return result;
+  }
+  const TriageAnswer* again = v.answer("same_again");
+  const bool third_knows = third != nullptr && third->reproduction;
+  const bool may_be_right = !third_knows && v.rules.differing_was_exact;
+  if (may_be_right && again == nullptr) return TriageStep::ask({{"same_again"}});
+  if ((third_knows && !TriageView::reproduces(third)) || (may_be_right && same_bits(again))) {
+    return TriageStep::end(
+        v.of_step() ? VerdictName("unexplained") : "broken_instrument",
+        fmt::format("{}, says {}; {} gets the run's bits. Both are exact as a rule, and nobody "
+                    "else can say who is wrong. Start another verifier.",
+                    first.sentence, differs.verifier, as_the_run.verifier));
+  }
+  TriageStep result = fault("verifier_fault",
+                            fmt::format("{}, but another verifier gets the run's bits: {} "
+                                        "computes wrongly, not the run.",
+                                        first.sentence, differs.verifier),
+                            first);
+  result.verdict->verifier = differs.verifier;
+  return result;
+}
+
+// Another verifier gets what the run got. Nothing where what is asked next will tell.
 std::optional<TriageStep> contradicted(const TriageView& v, const TriageAnswer& same,
                                        const TriageAnswer& second) {
   const Reproduction& first = *same.reproduction;
   // Losses of two that differ are as much for it as against it.
   if (!first.bitwise) return std::nullopt;
   const bool by_bits = second.reproduction->bitwise;
-  if (first.other_batch && by_bits) return tokens_disputed(v, same, second);
+  const bool third = v.rules.third_verifier || v.answer("same_third") != nullptr;
+  if (first.other_batch && by_bits && !third) return tokens_disputed(v, same, second);
   const TriageAnswer* own = v.answer("same_on_trainer");
   if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
   const bool trainer_knows = own != nullptr && own->reproduction && own->reproduction->bitwise;
@@ -127,13 +190,7 @@ std::optional<TriageStep> contradicted(const TriageView& v, const TriageAnswer& 
                     "be compared. Nobody can say who is wrong. Start another verifier.",
                     first.sentence, same.verifier, second.verifier));
   }
-  TriageStep result = fault("verifier_fault",
-                            fmt::format("{}, but another verifier gets the run's bits: {} "
-                                        "computes wrongly, not the run.",
-                                        first.sentence, same.verifier),
-                            first);
-  result.verdict->verifier = same.verifier;
-  return result;
+  return two_by_bits(v, same, second);
 }
 
 }  // namespace

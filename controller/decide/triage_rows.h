@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 
 #include "controller/decide/triage.h"
 
@@ -37,5 +38,14 @@ bool asks_chance(const TriageView& v);
 std::optional<TriageStep> ask_chance(const TriageView& v);
 // Both arms were replayed, and FP8 ended higher each time.
 bool parts_by_nudges(const TriageView& v);
+
+// triage_seconds.cc: a verdict that rests on single answers has them given again by others first.
+struct SecondOpinion {
+  std::optional<TriageStep> next;      // whom to ask, or who stands alone
+  std::optional<TriageTest> disputed;  // two contradict each other about it, and nobody can tell
+  std::string sentence;                // of that
+};
+// Nothing in it where nobody contradicts what the step rests on.
+SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step);
 
 }  // namespace gnomon::decide

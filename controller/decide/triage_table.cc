@@ -83,8 +83,12 @@ std::optional<TriageStep> ask_bf16(const TriageView& v) {
   const TriageAnswer* far = v.answer("bf16_far");
   if (far == nullptr) return TriageStep::ask({{"bf16_far"}});
   const bool shared = far->failed || !far->spike || v.suffers(*far->spike);
-  if (shared) return TriageStep::end("generic_spike", sentence);
-  return std::nullopt;
+  if (far->disputed) {
+    return TriageStep::end("unexplained",
+                           v.seen_same() + ", and whether BF16 suffers is disputed.");
+  }
+  if (!shared) return std::nullopt;
+  return TriageStep::end("generic_spike", sentence).on({{far->failed ? bf16->kind : far->kind}});
 }
 
 // |L8 − Lfq| / |L8 − L16| at the window's beginning.
@@ -102,16 +106,19 @@ std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const st
   if (v.of_step()) {
     if (fake->spike && !v.suffers(*fake->spike))
       return TriageStep::end("kernel_bug",
-                             v.seen_same() + fmt::format(fmt::runtime(what), "do not suffer"));
+                             v.seen_same() + fmt::format(fmt::runtime(what), "do not suffer"))
+          .on({{arm}});
     return std::nullopt;
   }
   if (const auto share = offset_difference(v, *fake); share && *share > kKernelShare) {
     return TriageStep::end(
-        "kernel_bug",
-        v.seen_same() + fmt::format(fmt::runtime(what),
-                                    fmt::format("give another loss at equal weights ({:.0f}% of "
-                                                "what evaluating in FP8 costs)",
-                                                100 * *share)));
+               "kernel_bug",
+               v.seen_same() +
+                   fmt::format(fmt::runtime(what),
+                               fmt::format("give another loss at equal weights ({:.0f}% of "
+                                           "what evaluating in FP8 costs)",
+                                           100 * *share)))
+        .on({{arm}});
   }
   if (!v.evidence.measured.d_percent || !fake->end_loss || !v.evidence.measured.reference)
     return std::nullopt;
@@ -126,9 +133,10 @@ std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const st
                           : without <= d / 2 && d - without >= kKernelNoise * v.rules.noise_percent;
   if (!closes) return std::nullopt;
   return TriageStep::end(
-      "kernel_bug",
-      v.seen_same() +
-          fmt::format(fmt::runtime(what), fmt::format("leave a gap of {:.2f}% only", without)));
+             "kernel_bug",
+             v.seen_same() + fmt::format(fmt::runtime(what),
+                                         fmt::format("leave a gap of {:.2f}% only", without)))
+      .on({{arm}});
 }
 
 // The same FP8 values by other code: rounding, or what computes with them?
@@ -154,11 +162,12 @@ std::optional<TriageStep> ask_drift(const TriageView& v) {
   const auto share = fake->failed ? std::nullopt : offset_difference(v, *fake);
   if (share && *share > kKernelShare) {
     return TriageStep::end(
-        "kernel_bug",
-        seen + fmt::format(", but the same FP8 values multiplied in BF16 give another "
-                           "loss ({:.0f}% of what evaluating in FP8 costs): the FP8 "
-                           "kernels or their copies of the weights, not rounding.",
-                           100 * *share));
+               "kernel_bug",
+               seen + fmt::format(", but the same FP8 values multiplied in BF16 give another "
+                                  "loss ({:.0f}% of what evaluating in FP8 costs): the FP8 "
+                                  "kernels or their copies of the weights, not rounding.",
+                                  100 * *share))
+        .on({{"fakequant"}});
   }
   return TriageStep::end("scale_drift",
                          seen +
@@ -176,11 +185,13 @@ std::optional<TriageStep> ask_growth(const TriageView& v) {
                                 v.rules.steps_ahead);
   if (end >= v.rules.accept_percent) return std::nullopt;
   return TriageStep::end(
-      "accepted_gap",
-      fmt::format("{}, but the gap of {:.3f}% in {} steps is {:.3f}% in {}: carried on it stays "
-                  "at {:.3f}%, under the {:.2f}% that FP8 is worth. It is accepted.",
-                  v.seen_same(), level, v.evidence.steps, *fork->long_d_percent, fork->long_steps,
-                  end, v.rules.accept_percent));
+             "accepted_gap",
+             fmt::format(
+                 "{}, but the gap of {:.3f}% in {} steps is {:.3f}% in {}: carried on it stays "
+                 "at {:.3f}%, under the {:.2f}% that FP8 is worth. It is accepted.",
+                 v.seen_same(), level, v.evidence.steps, *fork->long_d_percent, fork->long_steps,
+                 end, v.rules.accept_percent))
+      .on({{"long_fork"}});
 }
 
 // A question of triage: asks for replays, ends with a verdict, or leaves it to the rows below.
@@ -318,6 +329,25 @@ TriageEvidence without_bits(TriageEvidence evidence) {
   return evidence;
 }
 
+void leave_out(TriageEvidence& evidence, const TriageTest& test) {
+  for (TriageAnswer& answer : evidence.answers) {
+    if (answer.kind != test.kind || answer.seed != test.seed) continue;
+    TriageAnswer disputed;
+    disputed.kind = answer.kind;
+    disputed.seed = answer.seed;
+    disputed.failed = disputed.disputed = true;
+    answer = std::move(disputed);
+  }
+}
+
+TriageStep ask_rows(const TriageView& view) {
+  for (const Row& row : kRows) {
+    if (!row.applies(view)) continue;
+    if (auto step = row.ask(view)) return std::move(*step);
+  }
+  GNOMON_ASSERT(false);  // the last row ends with a verdict
+}
+
 }  // namespace
 
 bool spoilt_before(const TriageEvidence& evidence) {
@@ -329,14 +359,20 @@ bool spoilt_before(const TriageEvidence& evidence) {
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
   const bool asked = TriageView{evidence, rules}.answer("same_again") != nullptr;
   const bool inexact = asked && evidence.trigger != "audit" && replays_disagree(evidence);
-  std::optional<TriageEvidence> by_losses;
-  if (inexact) by_losses = without_bits(evidence);
-  const TriageView view{by_losses ? *by_losses : evidence, rules};
-  for (const Row& row : kRows) {
-    if (!row.applies(view)) continue;
-    if (auto step = row.ask(view)) return *step;
+  TriageEvidence known = inexact ? without_bits(evidence) : evidence;
+  std::string disputes;
+  for (;;) {
+    const TriageView view{known, rules};
+    TriageStep step = ask_rows(view);
+    const SecondOpinion opinion = ask_second_sources(view, step);
+    if (opinion.next) return *opinion.next;
+    if (!opinion.disputed) {
+      if (step.verdict) step.verdict->sentence += disputes;
+      return step;
+    }
+    leave_out(known, *opinion.disputed);
+    disputes += opinion.sentence;
   }
-  GNOMON_ASSERT(false);  // the last row ends with a verdict
 }
 
 }  // namespace gnomon::decide

@@ -32,13 +32,18 @@ void forget_witnesses(State& s, WindowState& window) {
 void drop_answers(State& s, const std::string& verifier) {
   if (!s.investigation) return;
   std::vector<TriageAnswer>& answers = s.investigation->evidence.answers;
-  const bool of_first = std::ranges::any_of(answers, [&](const TriageAnswer& answer) {
-    return answer.kind == "same" && answer.verifier == verifier;
-  });
+  const auto answered = [&](ReplayRole kind) {
+    return std::ranges::any_of(answers, [&](const TriageAnswer& answer) {
+      return answer.kind == kind && answer.verifier == verifier;
+    });
+  };
   // Who is asked elsewhere depends on who was asked first.
+  const bool first = answered("same"), second = answered("same_elsewhere");
   std::erase_if(answers, [&](const TriageAnswer& answer) {
-    return answer.verifier == verifier || (of_first && answer.kind == "same_elsewhere");
+    return answer.verifier == verifier || (first && answer.kind == "same_elsewhere") ||
+           ((first || second) && answer.kind == "same_third");
   });
+  s.investigation->evidence.seconds.clear();
 }
 
 void measure_again(Core& core, int64_t id) {
@@ -46,7 +51,7 @@ void measure_again(Core& core, int64_t id) {
   if (find_window(s, id) == nullptr) return;  // it has gone with what its verifier said of others
   WindowState& window = *find_window(s, id);
   forget_window(core, id);
-  if (!window.measured || s.ended) {
+  if (window.kind == "incident" || s.ended) {
     if (of_case(s, id)) {
       // A step that has spiked is looked into again, by others.
       const std::optional<SpikeFinding>& finding = s.investigation->evidence.finding;

@@ -29,6 +29,14 @@ void remember_transient(Core& core, const Verdict& verdict) {
   s.trust.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
 }
 
+// Who finds other bits once more, without the run's in between, is not believed to be exact.
+void note_unsettled(Core& core) {
+  for (const TriageAnswer& answer : core.s.investigation->evidence.answers) {
+    if (answer.reproduction && answer.reproduction->bitwise && !answer.reproduction->reproduces)
+      note_unsettled_bits(core.s, answer.verifier);
+  }
+}
+
 void close_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
@@ -105,6 +113,7 @@ void conclude(Core& core, const Verdict& verdict) {
   record_verdict(core, verdict);
   s.investigation->verdict = name;
   s.investigation->since_step = verdict.since_step;
+  if (name == "broken_instrument" || name == "unexplained") note_unsettled(core);
   if (name == "generic_spike") return share_spike(core);
   if (name == "broken_instrument") return doubt(core, verdict);
   if (name == "verifier_fault") {
@@ -126,7 +135,10 @@ void conclude(Core& core, const Verdict& verdict) {
                         (name == "fp8_numerics" || name == "kernel_bug");
   if (of_sites) look_from_afar(*s.investigation);
   if (of_sites && next_rung_pins(core)) return start_attribution(core);
+  const int64_t window = s.investigation->window;
   respond(core, name, {});
+  if (!verdict.verifier.empty())
+    distrust(core, verdict.verifier, verdict.sentence, "verifier_fault", window);
 }
 
 }  // namespace gnomon::decide

@@ -182,10 +182,16 @@ void note_checked(State& s, const std::string& verifier) {
 }
 
 void note_exact(State& s, const std::string& verifier, bool exact) {
-  record_of(s, verifier).exact = exact;
+  VerifierRecord& record = record_of(s, verifier);
+  record.exact = exact;
+  record.was_exact |= exact;
 }
 
-static std::vector<std::string> shown_exact(const State& s) {
+void note_unsettled_bits(State& s, const std::string& verifier) {
+  record_of(s, verifier).was_exact = false;
+}
+
+std::vector<std::string> shown_exact(const State& s) {
   const auto repeats = [&](const std::string& verifier, bool bitwise) {
     if (!s.investigation) return false;
     return std::ranges::any_of(s.investigation->evidence.answers, [&](const TriageAnswer& answer) {
@@ -240,8 +246,9 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   const bool only_trainer = s.trust.verifiers.size() <= 1;
   const bool disputed =
       s.watch.instrument.disputed && (!only_trainer || record.since_check >= kTrainerCheckEvery);
-  due.odd = !due.suspicion.empty() || record.zeros > 0 || record.since_check >= record.windows ||
-            record.to_check > 0 || disputed || outlier ||
+  const bool other_tokens = !witness.other_batches.empty() && !s.trust.other_tokens;
+  due.odd = !due.suspicion.empty() || other_tokens || record.zeros > 0 ||
+            record.since_check >= record.windows || record.to_check > 0 || disputed || outlier ||
             (record.since_check >= 2 &&
              (s.watch.burst_left > 0 || stands_apart(s, record, tolerance / 50)));
   due.check = due.odd || record.since_check >= kCheckEvery || window.instrument_pending;

@@ -39,7 +39,11 @@ void note_checked(State& state, const std::string& verifier);
 // Notes that its replay under the run's own plan gave the run's bits, or that it cannot be believed
 // to do so any more: other bits came, or it is of another device.
 void note_exact(State& state, const std::string& verifier, bool exact);
+// It found other bits than the run's, and nobody could say who was wrong.
+void note_unsettled_bits(State& state, const std::string& verifier);
 bool trainer_can_replay(const State& state);
+// Believed verifiers that compute as the run does, as far as that was seen (ask_own_fp8).
+std::vector<std::string> shown_exact(const State& state);
 // Asks for the run's own FP8: one that lacks the run's fault would have innocent sites blamed.
 // Believed verifiers compute as the run does where an audit or a `same` replay of the open case has
 // shown it: by its bits, or, where nobody has these, by the damage that was repeated. Where none

@@ -29,15 +29,20 @@ class Draw {
   std::mt19937_64 bits_;
 };
 
+// The first five are about BF16's end loss.
+constexpr const char* kKinds[] = {
+    "off",           "end off",      "stale",      "no difference",  "constant",
+    "not finite",    "other tokens", "other bits", "the run's bits", "BF16 nudged",
+    "FP8 in triage", "offset",       "low probes", "odd scores"};
+
 struct Lying {
-  int64_t kind = 0;  // 0 BF16 off, 1 the run's end off, 2 stale, 3 no difference, 4 constant
+  int64_t kind = 0;  // of kKinds
   double percent = 0;
   int64_t from_step = 0;
   int64_t every = 1;
   std::string liar;
 
   std::string words() const {
-    static const char* const kKinds[] = {"off", "end off", "stale", "no difference", "constant"};
     return fmt::format("{} by {:.2f}%, by {}, one answer in {} from step {}", kKinds[kind], percent,
                        liar, every, from_step);
   }
@@ -46,12 +51,14 @@ struct Lying {
 class AnyLiar {
  public:
   AnyLiar(uint64_t seed, Truth truth, int64_t sources_min) : draw_(seed) {
-    const int64_t count = std::max<int64_t>(1 + draw_.below(4), sources_min - 1);
+    lying_.kind = draw_.below(std::ssize(kKinds));
+    // Which tokens it took a trainer cannot say.
+    const bool of_tokens = std::string_view(kKinds[lying_.kind]) == "other tokens";
+    const int64_t count = std::max<int64_t>(1 + draw_.below(4), sources_min - (of_tokens ? 0 : 1));
     truth.trainer_replays = count + 1 == sources_min || draw_.one_in(3);
     truth.verifiers.clear();
     for (int64_t i = 1; i <= count; ++i) truth.verifiers.push_back(fmt::format("v{}:{}", i, i));
     truth.replays_per_step_percent = 20 + 10 * draw_.below(9);
-    lying_.kind = draw_.below(5);
     const double size = std::exp(draw_.uniform(std::log(0.3), std::log(6.0)));
     lying_.percent = draw_.one_in(2) ? size : -size;
     lying_.from_step = draw_.one_in(3) ? 0 : draw_.below(600);
@@ -93,20 +100,42 @@ class AnyLiar {
     ReplayFinished said, honest;
   };
 
+  // Of every answer some kinds leave it as it is.
   void lie(ReplayFinished& answer) {
-    const bool in_bf16 = answer.arm.starts_with("bf16");
-    std::optional<double>& end = answer.replay_end_loss_bf16;
-    const std::optional<double> own = end;
-    const bool now = asked_++ % lying_.every == 0;
-    const double factor = 1 + lying_.percent / 100;
-    if (now && lying_.kind == 0 && in_bf16 && end) *end *= factor;
-    if (now && lying_.kind == 1 && answer.run_end_loss_bf16) *answer.run_end_loss_bf16 *= factor;
-    if (now && lying_.kind == 2 && answer.purpose == "shadow" && end && last_) end = last_;
-    if (now && lying_.kind == 3 && in_bf16 && end && answer.run_end_loss_bf16)
-      end = answer.run_end_loss_bf16;
-    if (now && lying_.kind == 4 && in_bf16 && end) *end = 3.1;
+    const std::optional<double> own = answer.replay_end_loss_bf16;
+    if (asked_++ % lying_.every == 0) alter(answer);
     if (answer.purpose == "shadow") last_ = own;
-    found_liar_ += end != own || lying_.kind == 1 ? 1 : 0;
+    found_liar_ += 1;
+  }
+
+  void alter(ReplayFinished& answer) {
+    const bool in_bf16 = answer.arm.starts_with("bf16");
+    const bool of_triage = answer.purpose == "triage";
+    std::optional<double>& end = answer.replay_end_loss_bf16;
+    const double factor = 1 + lying_.percent / 100;
+    const auto is = [&](const char* kind) { return std::string_view(kKinds[lying_.kind]) == kind; };
+    const std::vector<int64_t>& steps = answer.steps;
+    if (is("off") && in_bf16 && end) *end *= factor;
+    if (is("end off") && answer.run_end_loss_bf16) *answer.run_end_loss_bf16 *= factor;
+    if (is("stale") && answer.purpose == "shadow" && end && last_) end = last_;
+    if (is("no difference") && in_bf16 && end && answer.run_end_loss_bf16)
+      end = answer.run_end_loss_bf16;
+    if (is("constant") && in_bf16 && end) *end = 3.1;
+    if (is("not finite") && in_bf16 && end) *end = NAN;
+    if (is("other tokens") && !steps.empty()) {
+      answer.first_other_batch_step = steps[0];
+      answer.other_batches = {{steps[0], "run", "data"}};
+      if (answer.arm == "same") answer.first_mismatch_step = steps[0];
+    }
+    if (is("other bits") && answer.arm == "same" && !steps.empty())
+      answer.first_mismatch_step = steps[0], answer.end_hash = "other";
+    if (is("the run's bits") && answer.arm == "same") answer.first_mismatch_step.reset();
+    if (is("BF16 nudged") && of_triage && in_bf16 && end) *end *= factor;
+    if (is("FP8 in triage") && of_triage && !in_bf16 && end) *end *= factor;
+    if (is("offset") && answer.start_loss_plan) *answer.start_loss_plan *= factor;
+    if (is("low probes") && answer.purpose == "probe" && end) *end *= 1 - std::abs(factor - 1);
+    if (is("odd scores"))
+      for (SiteScore& score : answer.scores) score.phi = score.site == "lm_head" ? 1 : -score.phi;
   }
 
   bool hold(const Event& event) {
@@ -175,6 +204,32 @@ TEST(AnyLiarTest, HarmsNoHealthyRun) {
   EXPECT_GT(found_liar, 200) << "of 300 scenes";
 }
 
+// A weight flips while one of them lies: what the loss shows of it is undone, and nobody else pays.
+TEST(AnyLiarTest, HidesNoFlipFromTwoThatAreHonest) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Truth flip;
+    flip.bit_flips = {433};
+    AnyLiar scene(seed, flip, 3);
+    const SimulatedRun& run = scene.play();
+    SCOPED_TRACE(scene.words());
+    EXPECT_LT(run.damage, 1) << "of 20%";
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
+  }
+}
+
+TEST(AnyLiarTest, HidesNoSpikeFromTwoThatAreHonest) {
+  for (const double height : {3.0, double(NAN)}) {
+    for (uint64_t seed = 1; seed <= 150; ++seed) {
+      AnyLiar scene(seed, spike(433, height, kGuilty), 3);
+      const SimulatedRun& run = scene.play();
+      SCOPED_TRACE(scene.words());
+      EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+      EXPECT_FALSE(run.state.spikes.non_finite);
+      for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
+    }
+  }
+}
+
 // Three sources, and one of them lies.
 TEST(AnyLiarTest, HidesNoFaultFromTwoThatAreHonest) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
@@ -186,6 +241,7 @@ TEST(AnyLiarTest, HidesNoFaultFromTwoThatAreHonest) {
     const auto found = run.decisions("attribution");
     ASSERT_FALSE(found.empty());
     EXPECT_THAT(found.back().sites, Contains(kGuilty));
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
   }
 }
 

@@ -126,6 +126,40 @@ TEST(AuditTest, AVerifierThatComputesWronglyIsNamedAndTheRunIsNot) {
     EXPECT_EQ(verdict.verdict, "verifier_fault");
 }
 
+// One that does not compute, but says what the run has said.
+SimulatedRun flipped_beside_an_echo(std::vector<std::string> verifiers) {
+  Truth truth = long_run();
+  truth.verifiers = std::move(verifiers);
+  truth.silent_flip = [](int64_t step) { return step == 3003; };
+  truth.sums_state = true;
+  SimulatedRun run(truth, by_budget());
+  run.lie = [](ReplayFinished& answer) {
+    if (answer.verifier == "v1:1" && answer.arm == "same") answer.first_mismatch_step.reset();
+  };
+  run.start();
+  run.train_until(9000);
+  return run;
+}
+
+TEST(AuditTest, OneThatRepeatsTheRunsBitsIsNamedByTwoThatFindOthers) {
+  const SimulatedRun run = flipped_beside_an_echo({"v1:1", "v2:2", "v3:3"});
+  EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v1:1"));
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("v1:1 only repeats the run's"));
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  EXPECT_LT(run.directives("rollback")[0].to_step, 3003);
+}
+
+TEST(AuditTest, OfTwoThatAreExactAsARuleNobodyIsNamedForOtherBits) {
+  const SimulatedRun run = flipped_beside_an_echo({"v1:1", "v2:2"});
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "broken_instrument");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("nobody else can say who is wrong"));
+  EXPECT_FALSE(run.state.watch.instrument.broken) << "the next windows' sources agree";
+}
+
 TEST(AuditTest, BitsThatCannotBeComparedAreNotAskedForAgainAndAgain) {
   Truth truth = long_run();
   truth.equal_fingerprints = false;

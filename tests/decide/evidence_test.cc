@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "controller/decide/windows.h"
 #include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
@@ -118,7 +119,7 @@ class EvidenceTest : public ::testing::Test {
 
   // BF16 spikes at the step, too.
   void answer_spike() {
-    for (const char* role : {"same", "bf16", "bf16_far"}) {
+    for (const char* role : {"same", "bf16", "bf16_far", "bf16", "bf16_far"}) {
       const PendingReplay* replay = pending(role);
       if (replay == nullptr) continue;
       ReplayFinished result;
@@ -126,9 +127,12 @@ class EvidenceTest : public ::testing::Test {
       result.window = replay->window;
       result.fingerprint_equal = true;
       result.compared_steps = 5;
-      result.steps = {kSpikeStep};
-      result.losses = {50};
-      result.run_losses = {50};
+      const WindowState& window = *find_window(state_, replay->window);
+      for (int64_t step = window.start.step + 1; step <= window.end_step(); ++step) {
+        result.steps.push_back(step);
+        result.losses.push_back(step == kSpikeStep ? 50 : 3);
+      }
+      result.run_losses = result.losses;
       handle(result);
     }
   }

@@ -172,6 +172,54 @@ INSTANTIATE_TEST_SUITE_P(All, Liar, ::testing::ValuesIn(kScenes), name_of);
 INSTANTIATE_TEST_SUITE_P(All, NamedLiar, ::testing::ValuesIn(named_scenes()), name_of);
 
 // Two liars that tell different lies stand alone each; the trainer and the honest one agree.
+// What one of them alone says of a window is no verdict, whatever it is.
+struct Claim {
+  std::string name;
+  Lie lie;
+};
+void PrintTo(const Claim& claim, std::ostream* out) { *out << claim.name; }
+
+class LoneClaim : public ::testing::TestWithParam<Claim> {
+ protected:
+  SimulatedRun told(Truth truth, std::vector<std::string> verifiers) const {
+    Scene scene{"", GetParam().lie};
+    scene.verifiers = std::move(verifiers);
+    return played(scene, std::move(truth));
+  }
+};
+
+TEST_P(LoneClaim, IsNoVerdictOverAHealthyRunAndItsAuthorIsNamed) {
+  const SimulatedRun run = told(Truth(), {"v1:1", "v2:2", "v3:3"});
+  EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v1:1"));
+  EXPECT_EQ(run.state.standing.condition, "good");
+  EXPECT_THAT(verdicts(run), Not(Contains("data_mismatch")));
+  EXPECT_THAT(verdicts(run), Not(Contains("unstable_training")));
+}
+
+TEST_P(LoneClaim, HidesNoFaultFromTwoThatAreHonest) {
+  for (const double percent : {0.02, 0.2}) {
+    const SimulatedRun run =
+        told(numerical_fault({kGuilty}, 401, 1001, percent), {"v1:1", "v2:2", "v3:3"});
+    EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v1:1"));
+    EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+    EXPECT_NEAR(run.damage, 0, 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Claims, LoneClaim,
+    ::testing::Values(Claim{"other_tokens",
+                            [](ReplayFinished& answer) {
+                              if (answer.purpose != "shadow") return;
+                              answer.first_other_batch_step = answer.steps.at(0);
+                              answer.other_batches = {{answer.steps.at(0), "run", "data"}};
+                            }},
+                      Claim{"not_finite",
+                            [](ReplayFinished& answer) {
+                              if (answer.purpose == "shadow") answer.replay_end_loss_bf16 = NAN;
+                            }}),
+    [](const auto& claim) { return claim.param.name; });
+
 TEST(LiarTest, TwoThatContradictEachOtherAreBothNamed) {
   SimulatedRun run = [] {
     Scene scene{"", off_by(-1.4), {"v1:1", "v2:2"}, kThree, true};

@@ -242,8 +242,11 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   const double order_of_sums = order.arm == "bf16-perturbed" ? truth_.perturbed_percent : 0;
   if (std::isfinite(total))
     result.replay_end_loss_bf16 = held_out(end_step, total + own + order_of_sums);
-  result.end_hash = fmt::format("{}-{}-{}-{}", window.start_uri, end_step, plan.size() * !bf16,
-                                (bf16 ? truth_.bf16_differs : truth_.inexact) ? ++other_bits_ : 0);
+  const bool differs = !sites.empty() && (result.verifier == truth_.bad_verifier ||
+                                          result.verifier == truth_.sound_verifier);
+  result.end_hash = fmt::format("{}-{}-{}-{}{}", window.start_uri, end_step, plan.size() * !bf16,
+                                (bf16 ? truth_.bf16_differs : truth_.inexact) ? ++other_bits_ : 0,
+                                differs ? result.verifier : "");
   if (!order.evaluate_endpoints) return result;
   const bool drifts = truth_.drift && (order.arm != "fakequant" || !truth_.in_kernel);
   const double drift = drifts ? truth_.drift(window.start_step) : 0;

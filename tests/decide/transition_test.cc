@@ -283,6 +283,7 @@ TEST_F(TransitionTest, FailedRescuesEndAttributionInBf16) {
   same.compared_steps = 20;
   handle(same);
   answer("fakequant", 3);
+  answer("fakequant", 3);  // a second source
   EXPECT_EQ(phase_name(state()), "attribution");
   EXPECT_THAT(all<OrderReplay>(), SizeIs(2)) << "two at a time";
   for (int i = 0; i < 3; ++i) handle(ReplayFailed{id_of("rescue"), 1, "plan", "broken"});

@@ -130,6 +130,7 @@ TriageRules rules_with(void (*change)(TriageRules&), int pairs = 0) {
   return rules;
 }
 const auto others = [](TriageRules& rules) { rules.other_verifiers = true; };
+const auto three = [](TriageRules& rules) { rules.other_verifiers = rules.third_verifier = true; };
 const auto trainer = [](TriageRules& rules) { rules.trainer_replays = true; };
 const auto everybody = [](TriageRules& rules) {
   rules.other_verifiers = rules.trainer_replays = true;
@@ -263,10 +264,28 @@ INSTANTIATE_TEST_SUITE_P(
                   rules_with(others), "= data_mismatch"},
         TableCase{"OtherTokensSaysOneAlone",
                   of_gap({other_batch(), same(false, true, 105, "same_elsewhere")}),
-                  rules_with(others), "= broken_instrument"},
+                  rules_with(others), "= data_mismatch"},
         TableCase{"OtherTokensSaysTheSecondAlone",
                   of_gap({same(false, true, 105), other_batch("same_elsewhere")}),
-                  rules_with(others), "= broken_instrument"},
+                  rules_with(others), "= data_mismatch"},
+        TableCase{"OfTwoThatContradictEachOtherAThirdTells",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
+                  rules_with(three), "same_third"},
+        TableCase{"AThirdThatGetsTheRunsBits",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere"),
+                          same(true, true, {}, "same_third")}),
+                  rules_with(three), "= verifier_fault"},
+        TableCase{"AThirdWithYetOtherBits",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere"),
+                          same(false, true, 106, "same_third")}),
+                  rules_with(three), "= broken_instrument"},
+        TableCase{"WhoIsExactAsARuleIsAskedAgain",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
+                  rules_with([](TriageRules& rules) {
+                    others(rules);
+                    rules.differing_was_exact = true;
+                  }),
+                  "same_again"},
         TableCase{
             "TheSameVerifierTwiceIsOne",
             of_gap({same(false, true, 105), by("v1", same(true, true, {}, "same_elsewhere"))}),

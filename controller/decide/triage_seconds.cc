@@ -1,0 +1,92 @@
+// A verdict that rests on single answers: what do other sources say of them?
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "controller/decide/triage_rows.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kNoiseApart = 3;      // deviations of D
+constexpr double kOffsetShare = 0.05;  // half of what tells one way to compute FP8 from another
+
+bool near(const std::optional<double>& one, const std::optional<double>& other, double most) {
+  if (!one || !other) return one.has_value() == other.has_value();
+  if (!std::isfinite(*one) || !std::isfinite(*other))
+    return std::isfinite(*one) == std::isfinite(*other);
+  return std::abs(*one - *other) <= most;
+}
+
+bool agree(const TriageView& v, const TriageAnswer& one, const TriageAnswer& other) {
+  if (v.of_step()) {
+    const auto suffers = [&](const TriageAnswer& answer) {
+      return answer.spike && v.suffers(*answer.spike);
+    };
+    return suffers(one) == suffers(other);
+  }
+  const double noise = std::max(v.rules.between_percent, kNoiseApart * v.rules.noise_percent);
+  const double loss = std::abs(v.evidence.measured.reference.value_or(1)) * noise / 100;
+  const auto& offset = v.evidence.measured.offset;
+  return near(one.end_loss, other.end_loss, loss) &&
+         near(one.long_d_percent, other.long_d_percent, noise) &&
+         near(one.start_loss_plan, other.start_loss_plan,
+              offset ? std::abs(*offset) * kOffsetShare : loss);
+}
+
+std::string name_of(const TriageTest& test) {
+  return test.seed == 0 ? std::string(test.kind) : fmt::format("{} {}", test.kind, test.seed);
+}
+
+TriageStep name_alone(const TriageTest& test, const TriageAnswer& alone, const TriageAnswer& one,
+                      const TriageAnswer& other) {
+  TriageStep step = TriageStep::end(
+      "verifier_fault", fmt::format("{} stands alone against {} and {} about one replay ({}).",
+                                    alone.verifier, one.verifier, other.verifier, name_of(test)));
+  step.verdict->verifier = alone.verifier;
+  return step;
+}
+
+// Nothing where nobody contradicts the answer, or nobody else can be asked.
+std::optional<SecondOpinion> second_opinion(const TriageView& v, const TriageTest& test) {
+  const TriageAnswer* first = v.answer(test.kind, test.seed);
+  if (first == nullptr || first->failed) return std::nullopt;
+  std::vector<const TriageAnswer*> seconds;
+  for (const TriageAnswer& known : v.evidence.seconds) {
+    if (known.kind == test.kind && known.seed == test.seed) seconds.push_back(&known);
+  }
+  const TriageTest again{test.kind, test.seed, true};
+  if (seconds.empty()) return SecondOpinion{TriageStep::ask({again}), std::nullopt, ""};
+  const TriageAnswer& second = *seconds.front();
+  if (second.failed || agree(v, *first, second)) return std::nullopt;
+  if (seconds.size() == 1) return SecondOpinion{TriageStep::ask({again}), std::nullopt, ""};
+  const TriageAnswer& third = *seconds[1];
+  if (!third.failed && agree(v, *first, third) && !second.on_trainer)
+    return SecondOpinion{name_alone(test, second, *first, third), std::nullopt, ""};
+  if (!third.failed && agree(v, second, third) && !first->on_trainer)
+    return SecondOpinion{name_alone(test, *first, second, third), std::nullopt, ""};
+  return SecondOpinion{std::nullopt, test,
+                       fmt::format(" {} and {} contradict each other about one replay ({}), which "
+                                   "counts for nothing: nobody else can say who is wrong.",
+                                   first->verifier, second.verifier, name_of(test))};
+}
+
+}  // namespace
+
+SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step) {
+  SecondOpinion result;
+  if (!v.rules.other_verifiers && !v.rules.trainer_replays) return result;
+  std::vector<TriageTest> tests;
+  for (const TriageTest& test : step.rests_on) {
+    const auto said = second_opinion(v, test);
+    if (!said) continue;
+    if (!said->next || said->next->verdict) return *said;
+    tests.insert(tests.end(), said->next->tests.begin(), said->next->tests.end());
+  }
+  if (!tests.empty()) result.next = TriageStep::ask(std::move(tests));
+  return result;
+}
+
+}  // namespace gnomon::decide
