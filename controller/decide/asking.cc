@@ -228,7 +228,7 @@ std::vector<std::string> asked_about_bits(const State& s) {
   return names;
 }
 
-void ask(Core& core, const TriageTest& test) {
+void order_test(Core& core, const TriageTest& test) {
   State& s = core.s;
   if (test.kind == "confirm") {
     if (const WindowState* window = window_of_bf16(s)) confirm_for_case(core, window->id);

@@ -24,6 +24,6 @@ std::string who_answered_same(const State& state);
 std::string who_differs(const State& state);
 // Verifiers that were asked for the run's own bits.
 std::vector<std::string> asked_about_bits(const State& state);
-void ask(Core& core, const TriageTest& test);
+void order_test(Core& core, const TriageTest& test);
 
 }  // namespace gnomon::decide

@@ -100,6 +100,7 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.checkpoints, [&](const KnownCheckpoint& known) { return known.step > base; });
   std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) { return quiet.end.step > base; });
   std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
+  if (s.spikes.shared_step > base) s.spikes.shared_step = -1;
   std::erase_if(s.plan_changes, [&](const PlanChange& change) { return change.step > base; });
   if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
   forget_stability_after(s, base);

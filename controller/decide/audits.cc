@@ -28,7 +28,7 @@ void finish_audit(Core& core, int64_t id) {
   finish_window(core, id);
 }
 
-bool ask_elsewhere(Core& core, int64_t id, const std::string& verifier) {
+bool audit_elsewhere(Core& core, int64_t id, const std::string& verifier) {
   const std::vector<std::string> believed = believed_verifiers(core.s);
   const bool others =
       std::ranges::any_of(believed, [&](const std::string& known) { return known != verifier; });
@@ -97,7 +97,7 @@ void handle_audit(Core& core, int64_t id, const ReplayFinished& replay) {
   if (!replay.first_mismatch_step) {
     // Where the trainer says that its state has changed, nobody's word is enough that it has not.
     const bool again = covers_changed_state(s, window) && window.exact_by.empty();
-    if (again && ask_elsewhere(core, id, replay.verifier)) return;
+    if (again && audit_elsewhere(core, id, replay.verifier)) return;
     core.explain(fmt::format("{} has the run's bits, says an audit by {}.", window_name(window),
                              replay.verifier));
     return finish_audit(core, id);

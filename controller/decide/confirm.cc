@@ -9,9 +9,9 @@
 
 #include "controller/decide/bases.h"
 #include "controller/decide/case.h"
+#include "controller/decide/claims.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
-#include "controller/decide/judging.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/trust.h"
@@ -127,14 +127,6 @@ void end_dispute(Core& core, const WindowState& window, const std::string& why) 
   decision.window = window.id;
   restart_gap(core.s.watch.gap);
   core.s.watch.burst_left = 0;
-}
-
-// What nobody contradicts of a window that is no evidence of a gap.
-void say_claims(Core& core, const WindowState& window, bool two_agree) {
-  const Witness& first = window.witnesses.front();
-  if (window.kind != "shadow" || of_case(core.s, window.id)) return;
-  if (first.suffers.value_or(false)) note_diverged(core, window, two_agree);
-  if (!first.other_batches.empty()) record_other_tokens(core, window);
 }
 
 void agree_on_scale(Core& core) {
@@ -363,14 +355,6 @@ Witness witness_of(const ReplayFinished& replay) {
   if (replay.first_other_batch_step && witness.other_batches.empty())
     witness.other_batches.push_back({*replay.first_other_batch_step, "", ""});
   return witness;
-}
-
-bool is_diverged(const ReplayFinished& replay, int64_t steps) {
-  const auto sound = [](const std::optional<double>& loss) {
-    return loss && std::isfinite(*loss) && *loss > 0;
-  };
-  return sound(replay.start_loss_bf16) && !sound(replay.replay_end_loss_bf16) &&
-         !end_left_out(replay, steps);
 }
 
 bool ask_about_divergence(Core& core, int64_t id, const ReplayFinished& replay) {

@@ -15,9 +15,7 @@ double noise_between(const Core& core);
 // After a shadow's measurement: orders a second one where that is due. True when the window is done
 // with.
 bool note_shadow(Core& core, int64_t window, const ReplayFinished& replay);
-// True when the BF16 replay is not finite at its end, from weights that were.
-bool is_diverged(const ReplayFinished& replay, int64_t steps);
-// Such a shadow is one source's word. False when nobody else can be asked.
+// A shadow that is_diverged() is one source's word. False when nobody else can be asked.
 bool ask_about_divergence(Core& core, int64_t window, const ReplayFinished& replay);
 // The open case rests on the window's BF16 replay: its `confirmation` is wanted.
 void confirm_for_case(Core& core, int64_t window);

@@ -12,6 +12,8 @@
 namespace gnomon::decide {
 namespace {
 
+constexpr size_t kGenericSpikesMax = 8;
+
 constexpr double kNoEvidence =
     3;  // about which healthy runs stay; each window of a fault multiplies R
 
@@ -62,6 +64,12 @@ GapSettings settings_of_forks(const Core& core) {
 }
 
 }  // namespace
+
+void note_generic_spike(State& s, int64_t step) {
+  if (s.generic_spike_steps.size() >= kGenericSpikesMax)
+    s.generic_spike_steps.erase(s.generic_spike_steps.begin());
+  s.generic_spike_steps.push_back(step);
+}
 
 std::optional<int64_t> generic_spike_in(const State& s, const WindowState& window) {
   for (int64_t step : s.generic_spike_steps) {

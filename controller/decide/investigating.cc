@@ -18,6 +18,7 @@
 #include "controller/decide/ladder.h"
 #include "controller/decide/measurement.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/verdicts.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
@@ -153,7 +154,7 @@ void advance_case(Core& core) {
     const TriageEvidence& evidence = s.investigation->evidence;
     const size_t answered = evidence.answers.size() + evidence.seconds.size();
     for (const TriageTest& test : step.tests) {
-      if (!is_under_way(s, test)) ask(core, test);
+      if (!is_under_way(s, test)) order_test(core, test);
     }
     // A test that nobody can do is answered at once.
     const bool settled = known() != evidence.confirmation;
@@ -238,6 +239,14 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
   }
   if (core.held() || s.fault_reported) {
     return core.explain(finding_words(finding) + "; the fault has already been reported.");
+  }
+  // Spikes that BF16 shares come again and again: each costs replays, and harms nobody.
+  if (finding.kind == "spike" && is_overdrawn(s, core.policy) &&
+      was_shared_lately(s, finding.step)) {
+    note_generic_spike(s, finding.step);
+    return core.explain(finding_words(finding) +
+                        "; BF16 shared the one before, and the budget is overdrawn: it is taken "
+                        "for shared, too.");
   }
   const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
   if (start == nullptr) {

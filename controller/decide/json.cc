@@ -101,8 +101,8 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
                        level_percent, stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
-                      (recent, first_count, first_max, silent_until, non_finite, non_finite_losses,
-                       non_finite_cases, non_finite_shared))
+                      (recent, first_count, first_max, silent_until, shared_step, non_finite,
+                       non_finite_losses, non_finite_cases, non_finite_shared))
 BOOST_DESCRIBE_STRUCT(SentinelSignal, (),
                       (count, level, slope, error, variance, covariance, innovation, up, down,
                        up_since, down_since))

@@ -11,6 +11,7 @@
 #include "controller/decide/bases.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/case.h"
+#include "controller/decide/claims.h"
 #include "controller/decide/confirm.h"
 #include "controller/decide/costs.h"
 #include "controller/decide/evidence_windows.h"
@@ -355,25 +356,6 @@ bool still_alarms(const Core& core, WindowState& window) {
 }
 
 }  // namespace
-
-void record_other_tokens(Core& core, const WindowState& window) {
-  const std::vector<OtherBatch>& batches = window.witnesses.front().other_batches;
-  const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
-  const std::string sentence = fmt::format(
-      "{}: in step {} the run took other tokens than the data's order gives (D = {}). The window "
-      "says nothing of FP8, and no replay will get the run's bits there: look at how the data is "
-      "loaded.",
-      window_name(window), batches.front().step, percent(d));
-  if (core.s.trust.other_tokens) return core.explain(sentence);
-  RecordDecision& decision = core.record("verdict", sentence,
-                                         {{"window", window.id},
-                                          {"first_other_batch_step", batches.front().step},
-                                          {"batches", batches_evidence(batches)},
-                                          {"d_percent", number(d)}});
-  decision.verdict = "data_mismatch";
-  decision.window = window.id;
-  core.s.trust.other_tokens = true;
-}
 
 void handle_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;

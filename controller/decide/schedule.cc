@@ -116,7 +116,10 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
   window.called = called;
   s.watch.instrument.windows_since += 1;
   order(core, window, "bf16", "shadow", "", true, called ? kPriorityCalled : kPriorityShadow);
-  if (instrument_due(core)) order_instrument(core, window);
+  // Where windows are long, the first one is all that is paid at once.
+  const bool paid = core.policy.window.every > 0 ||
+                    steps_until_paid(s, core.policy, window.steps, count_waiting(s)) == 0;
+  if (paid && instrument_due(core)) order_instrument(core, window);
   if (probe_due(core)) order_probe(core, window);
 }
 
@@ -189,8 +192,9 @@ int64_t put_off(const Core& core, const WindowLengths& used, int64_t start) {
   const bool incident = is_called(s, start) || s.investigation || s.recovery ||
                         s.watch.burst_left > 0 || (s.containment && !s.containment->recovered);
   const int64_t newest = s.money.spending.last_start;
-  if (core.policy.window.every > 0 || incident || newest < 0) return 0;
-  const int64_t limit = std::min(newest, start) + kSparsest * used.every;
+  if (core.policy.window.every > 0 || incident) return 0;
+  const int64_t from = newest < 0 ? s.attempt.base_step : std::min(newest, start);
+  const int64_t limit = from + kSparsest * used.every;
   if (start >= limit) return 0;
   const int64_t wait = steps_until_paid(s, core.policy, used.steps, count_waiting(s));
   return wait == 0 ? 0 : round_up(std::min(wait, limit - start), used.unit);
@@ -251,13 +255,20 @@ void open_due_windows(Core& core) {
   }
 }
 
+// Steps after one call in which no other is answered.
+int64_t call_distance(const Core& core, const WindowLengths& used) {
+  const int64_t cadences = is_overdrawn(core.s, core.policy) ? kSparsest : 1;
+  return std::max(cadences * used.every, kCallWindows * used.steps);
+}
+
 // Another case looks already, or there is nothing to look at.
 bool looked_into(const State& s) { return s.investigation || s.directive || s.recovery || s.ended; }
 
 // A window was called for less than the distance of two windows ago.
-bool called_lately(const State& s, const WindowLengths& used) {
+bool called_lately(const Core& core, const WindowLengths& used) {
+  const State& s = core.s;
   return s.watch.called_step >= 0 &&
-         s.newest_step < s.watch.called_step + std::max(used.every, kCallWindows * used.steps);
+         s.newest_step < s.watch.called_step + call_distance(core, used);
 }
 
 // A spike that BF16 shares says nothing of FP8: weights that FP8 has spoilt make BF16 spike, too. A
@@ -269,7 +280,7 @@ void follow_shared_spike(Core& core) {
   const int64_t from = s.generic_spike_steps.back() + used.steps;
   const KnownCheckpoint* start = first_after(s, from - 1);
   if (start == nullptr || start->step >= s.next_start || s.money.spending.last_start >= from ||
-      looked_into(s) || called_lately(s, used))
+      looked_into(s) || called_lately(core, used))
     return;
   s.next_start = s.watch.called_start = start->step;
   s.watch.called_step = s.newest_step;
@@ -368,7 +379,7 @@ void answer_sentinel(Core& core, const SentinelCall& call) {
   const WindowLengths used = lengths(core);
   const std::string seen = seen_by(call, s.newest_step);
   const bool looked = looked_into(s);
-  const bool soon = called_lately(s, used);
+  const bool soon = called_lately(core, used);
   const bool in_bf16 = plan_of(s, s.plan_version).bf16;
   if (leaves_fp8(core, call) && !looked && !in_bf16) {
     return leave_fp8(core, seen.substr(0, seen.size() - 1), call_evidence(call), false);
@@ -396,7 +407,7 @@ void note_changed_state(Core& core, int64_t step) {
   const WindowLengths used = lengths(core);
   int64_t& recorded = s.watch.health.state_changed_step;
   // A bit that is stuck shows in every step.
-  if (recorded >= 0 && recorded <= step && step < recorded + kCallWindows * used.steps) return;
+  if (recorded >= 0 && recorded <= step && step < recorded + call_distance(core, used)) return;
   recorded = step;
   const bool looked = looked_into(s);
   const bool has_start = !s.checkpoints.empty() && s.checkpoints.front().step < step;

@@ -13,8 +13,9 @@ constexpr double kOverheadMax = 20;  // a slow disk is not the budget's fault
 constexpr double kOverheadWeight = 0.2;
 // What the first steps will earn may be spent at once, while windows are close together,
 constexpr int64_t kAheadSteps = 10'000;
-constexpr int64_t kAheadShare = 4;   // of a run that has few steps, this part of them,
-constexpr double kAheadWindows = 6;  // and at least so many windows.
+constexpr int64_t kAheadShare = 4;     // of a run that has few steps, this part of them,
+constexpr double kAheadWindows = 6;    // and at least so many windows, if these are not too long:
+constexpr double kAheadMost = 50'000;  // what so many steps earn at most.
 // Half of what later steps earn pays it back, or more where the run ends before.
 constexpr double kPaidBackOver = 2;
 constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
@@ -50,7 +51,8 @@ Advance advance_of(const State& state, double share, double cost) {
   const int64_t total = state.run.total_steps;
   const int64_t few = total > 0 ? std::min(kAheadSteps, total / kAheadShare) : kAheadSteps;
   Advance advance;
-  advance.all = std::max(static_cast<double>(few), kAheadWindows * cost / share);
+  const double windows = std::min(kAheadWindows * cost / share, kAheadMost);
+  advance.all = std::max(static_cast<double>(few), windows);
   const double over = kPaidBackOver * advance.all;
   const double most = total > 0 ? static_cast<double>(total - spending.dense_from) : over;
   advance.paid_back_over = std::max(advance.all, std::min(over, most));
@@ -126,6 +128,17 @@ bool long_fork_is_paid(const State& state, const Policy& policy, int64_t steps) 
 void forget_windows_after(State& state, int64_t base, int64_t steps) {
   int64_t& last = state.money.spending.last_start;
   if (last >= 0) last = std::min(last, std::max<int64_t>(0, base - steps));
+}
+
+bool is_overdrawn(const State& state, const Policy& policy) {
+  const Spending& spending = state.money.spending;
+  const double owed = spending.spent - share(policy) * static_cast<double>(spending.trained);
+  return policy.window.every == 0 && owed >= share(policy) * kOwedSteps / 2;
+}
+
+bool was_shared_lately(const State& state, int64_t step) {
+  const int64_t shared = state.spikes.shared_step;
+  return shared >= 0 && static_cast<double>(step - shared) < kOwedSteps;
 }
 
 int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting) {

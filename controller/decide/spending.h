@@ -36,6 +36,11 @@ bool long_fork_is_paid(const State& state, const Policy& policy, int64_t steps);
 // The windows that began too late for an attempt from `base` are done again: the newest one ends
 // there.
 void forget_windows_after(State& state, int64_t base, int64_t steps);
+// Incidents have cost so much more than was earned that what has turned out to be harmless before
+// is not looked into again, or seldom.
+bool is_overdrawn(const State& state, const Policy& policy);
+// BF16 shared a spike not longer ago than such a debt takes to be paid back.
+bool was_shared_lately(const State& state, int64_t step);
 // Steps until the budget pays a window of `steps` steps beside the `waiting` ones; 0: now.
 int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting);
 

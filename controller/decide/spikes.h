@@ -38,6 +38,7 @@ struct SpikeState {
   int64_t first_count = 0;
   double first_max = 0;
   int64_t silent_until = 0;  // no finding at or before this step
+  int64_t shared_step = -1;  // the newest spike that BF16 was seen to share
   // While the newest steps are not finite: the first of them, how many losses in a row were not,
   // how many cases have asked about it, and whether BF16 is not finite there either.
   std::optional<SpikeFinding> non_finite = {};

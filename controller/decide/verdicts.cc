@@ -19,7 +19,6 @@ namespace gnomon::decide {
 namespace {
 
 constexpr size_t kTransientsMax = 16;
-constexpr size_t kGenericSpikesMax = 8;
 constexpr int64_t kCheckedAfterDoubt = 8;  // windows of a verifier on whose word alone an alarm was
 
 void remember_transient(Core& core, const Verdict& verdict) {
@@ -73,13 +72,11 @@ void share_spike(Core& core) {
   State& s = core.s;
   if (bf16_suffers(s.investigation->evidence))
     note_shared_spike(core, *s.investigation->evidence.finding);
-  if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
-    s.generic_spike_steps.erase(s.generic_spike_steps.begin());
-  }
   const SpikeFinding& finding = *s.investigation->evidence.finding;
   const int64_t step = finding.step;
   if (finding.kind == "non_finite") s.spikes.non_finite_shared = s.spikes.non_finite.has_value();
-  s.generic_spike_steps.push_back(step);
+  if (finding.kind == "spike") s.spikes.shared_step = step;
+  note_generic_spike(s, step);
   forget_spiked(core, step);
   end_case(core, "quiet");
 }

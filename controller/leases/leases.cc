@@ -28,7 +28,7 @@ bool is_finite(const ReplayStep& step) {
   return std::isfinite(step.loss) && std::isfinite(step.grad_norm.value_or(0));
 }
 
-void check_steps(const ReplayResult& result, const WindowRow& window, Arm arm) {
+void check_steps(const ReplayResult& result, const WindowRow& window, const ReplayRow& replay) {
   const int64_t end = window.start_step + window.steps;
   int64_t last = window.start_step;
   for (const ReplayStep& step : result.steps) {
@@ -38,7 +38,9 @@ void check_steps(const ReplayResult& result, const WindowRow& window, Arm arm) {
                         end));
     last = step.step;
   }
-  if (arm == "scores" || last == end) return;
+  // Of a step that has spiked the steps are all the evidence there is.
+  const bool ends_count = replay.evaluate_endpoints || window.kind != "incident";
+  if (ends_count || replay.arm == "scores" || last == end) return;
   require(!result.steps.empty() && !is_finite(result.steps.back()),
           fmt::format("the result ends with step {}, which is finite", last),
           fmt::format("all steps to {}; a replay ends early where a loss or a gradient norm is not "
@@ -302,7 +304,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   }
   LeaseRow row = live_row(transaction, lease, result.token);
   const ReplayRow replay = replay_of(connection, row);
-  check_steps(result, window_of(connection, replay), replay.arm);
+  check_steps(result, window_of(connection, replay), replay);
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
   end_on_commit(transaction, lease, "completed");

@@ -300,8 +300,8 @@ struct ReplayResult : ReplayNumbers {
     v("fingerprint", &R::fingerprint, Member{.required = true});
     v("steps", &R::steps,
       Member{.required = true,
-             .help = "The window's steps in order; they end early only with one whose loss or "
-                     "gradient norm is not finite."});
+             .help = "The window's steps in order, or the first of them when the replay turned "
+                     "non-finite."});
     ReplayNumbers::describe(v);
     v("time", &R::time, Member{.range = kTime});
     v("scores", &R::scores, Member{.help = "The answer of arm `scores`."});

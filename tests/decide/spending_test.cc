@@ -111,6 +111,52 @@ TEST(SpendingTest, WhatTakesLongerIsDoneLessOften) {
   EXPECT_LT(starts(dear).size(), starts(cheap).size());
 }
 
+struct Disturbance {
+  const char* name;
+  Truth truth;
+};
+void PrintTo(const Disturbance& disturbance, std::ostream* out) { *out << disturbance.name; }
+
+Truth spikes_every(int64_t steps) {
+  Truth truth;
+  truth.bump = [steps](int64_t step, const std::set<std::string>&) {
+    return step > 2000 && step % steps == 7 ? 1.5 : 0.0;
+  };
+  return truth;
+}
+Truth stuck_memory() {
+  Truth truth;
+  truth.casts = [](StepReported& step) { step.state_changed = step.step > 2000; };
+  return truth;
+}
+Truth rare_checkpoints(int64_t every) {
+  Truth truth;
+  truth.checkpoint_every = every;
+  return truth;
+}
+
+// What harms nobody costs no more than the budget, a debt of at most 20,000 steps' budget beside
+// it.
+class Disturbed : public ::testing::TestWithParam<Disturbance> {};
+
+TEST_P(Disturbed, CostsTheBudgetAndABoundedDebt) {
+  SimulatedRun run(truth_of_long_run(GetParam().truth), on_budget());
+  run.start();
+  run.train_until(40'000);
+  run.drain();
+  EXPECT_LE(replayed(run), 0.05 * (40'000 + 20'000));
+  EXPECT_TRUE(run.directives("").empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    By, Disturbed,
+    ::testing::Values(Disturbance{"SpikesEach100Steps", spikes_every(100)},
+                      Disturbance{"SpikesEach1000Steps", spikes_every(1000)},
+                      Disturbance{"AStuckMemory", stuck_memory()},
+                      Disturbance{"CheckpointsEach1000", rare_checkpoints(1000)},
+                      Disturbance{"CheckpointsEach10000", rare_checkpoints(10'000)}),
+    [](const auto& disturbed) { return disturbed.param.name; });
+
 TEST(SpendingTest, AnIncidentTakesWhatItNeedsAndIsPaidBack) {
   SimulatedRun run(truth_of_long_run(numerical_fault({kGuilty}, 6001, 9000, 1)), on_budget());
   run.start();

@@ -76,8 +76,10 @@ TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHas
   int64_t kill_after = 8;
   for (int kills = 0; kills < 3; ++kills, kill_after += 16) {
     const auto victim = start(config(kSteps), {"--controller", controller.url()});
-    ASSERT_TRUE(eventually([&] { return controller.steps_received() >= kill_after; }))
-        << victim->output();
+    ASSERT_TRUE(eventually([&] {
+      return std::ssize(controller.received().attempts) > kills &&
+             controller.steps_received() >= kill_after;
+    })) << victim->output();
     victim->signal(SIGKILL);
     ASSERT_EQ(victim->wait(), -SIGKILL);
   }
