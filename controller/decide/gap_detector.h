@@ -113,7 +113,7 @@ struct GapState {
 struct GapVerdict {
   bool alarm = false;
   bool suspicious = false;  // fresh back-to-back windows are wanted: up to burst_left of them
-  std::string rule;      // evidence, ceiling, jump, non_finite or the rival's kind; empty = quiet
+  std::string rule;      // evidence, ceiling, jump, non_finite, signs or the rival's; empty = quiet
   double statistic = 0;  // R; D for ceiling, jump and fixed; else the rival's
   double threshold = 0;  // of the statistic
   double x = 0;          // (D − δ0)/s

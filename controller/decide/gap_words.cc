@@ -6,6 +6,7 @@
 #include "controller/decide/core.h"
 #include "controller/decide/kept_damage.h"
 #include "controller/decide/recovery.h"
+#include "controller/decide/shaken.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
@@ -49,6 +50,13 @@ std::string alarm_words(const WindowState& window) {
                 "the windows since the action lose {} on average and {} is tolerated: it "
                 "was not enough",
                 percent(verdict.statistic), percent(verdict.threshold))
+      : verdict.rule == kSignsRule
+          ? fmt::format(
+                "it was over {} in nearly all of the windows that shared shocks or other "
+                "tokens have shaken: chance would put half of them there (evidence {}, "
+                "where {} is an alarm)",
+                percent(verdict.null_percent), plain_number(verdict.statistic),
+                plain_number(verdict.threshold))
       : verdict.rule == kKeptRule
           ? fmt::format(
                 "each window loses little, but over the steps between them it adds up to "

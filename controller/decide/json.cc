@@ -113,12 +113,13 @@ BOOST_DESCRIBE_STRUCT(Health, (),
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
+BOOST_DESCRIBE_STRUCT(ShakenState, (), (sums, plan_version))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_down, offset_level, offset_level_step,
                        offset_windows, seen, long_seen, offset_seen, offset_down_seen, instrument,
                        burst_left, windows_judged, every, next_long, long_start, unverified_windows,
-                       dirty_since, stability, sentinels, audits_unusable, audit_in, called_start,
-                       called_step, health))
+                       dirty_since, stability, shaken, sentinels, audits_unusable, audit_in,
+                       called_start, called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, exact, was_exact,
                        recent, plan_version, last_start, last_reference, last_hash))

@@ -26,6 +26,7 @@
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/schedule.h"
+#include "controller/decide/shaken.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/verifier_records.h"
@@ -93,7 +94,8 @@ void muted_alarm(Core& core, const WindowState& window, const std::string& why) 
 void judge_alarm(Core& core, WindowState& window) {
   State& s = core.s;
   const Measurement& m = *window.measured;
-  if (const auto spike = generic_spike_in(s, window)) {
+  const bool of_signs = window.judged->rule == kSignsRule;
+  if (const auto spike = of_signs ? std::nullopt : generic_spike_in(s, window)) {
     return set_aside(core, window, *spike, true);
   }
   if (const std::string muted = core.muted(); !muted.empty()) {
@@ -248,6 +250,15 @@ void act_on(Core& core, const RecoveryOutcome& outcome) {
   if (outcome.alarm != 0) judge_alarm(core, *find_window(core.s, outcome.alarm));
 }
 
+// Many windows that shocks have shaken say together what one does not.
+bool signs_alarm(Core& core, WindowState& window) {
+  const auto verdict = observe_shaken(core, window);
+  if (!verdict) return false;
+  window.judged = *verdict;
+  window.level_percent = *window.measured->d_percent;
+  return true;
+}
+
 void judge(Core& core, WindowState& window) {
   State& s = core.s;
   if (window.plan_version != s.plan_version) {
@@ -256,6 +267,7 @@ void judge(Core& core, WindowState& window) {
     return settle_verified(core);
   }
   if (const auto spike = generic_spike_in(s, window)) {
+    if (signs_alarm(core, window)) return judge_alarm(core, window);
     const bool over = !(*window.measured->d_percent <= core.policy.detector.ceiling_percent);
     set_aside(core, window, *spike, over);
     return settle_verified(core);
@@ -296,6 +308,10 @@ bool judge_tokens(Core& core, WindowState& window) {
   if (window.witnesses.front().other_batches.empty()) return false;
   const double d = *window.measured->d_percent;
   if (!(d <= core.policy.detector.ceiling_percent)) return false;
+  if (signs_alarm(core, window)) {
+    judge_alarm(core, window);
+    return true;
+  }
   if (!window.confirm_pending) record_other_tokens(core, window);
   close_or_wait(core, window, "skipped", "the run took other tokens");
   return true;
@@ -310,6 +326,10 @@ bool judge_shock(Core& core, WindowState& window, const ReplayFinished& replay) 
   const double rise = 100 * (*replay.replay_end_loss_bf16 - start) / start;
   const double d = *window.measured->d_percent;
   if (!(rise > 100 * kSpikeRiseMin) || !(d < rise)) return false;
+  if (signs_alarm(core, window)) {
+    judge_alarm(core, window);
+    return true;
+  }
   const std::string sentence = fmt::format(
       "{} is not counted (D = {}): over it the BF16 replay's own held-out loss has risen by {}. "
       "The "
@@ -336,6 +356,7 @@ bool still_alarms(const Core& core, WindowState& window) {
   if (!window.judged || !window.measured) return true;
   GapVerdict& verdict = *window.judged;
   if (verdict.rule == kRecoveryRule) return core.s.recovery.has_value();
+  if (verdict.rule == kSignsRule) return true;
   const GapSettings settings = gap_settings(core.policy);
   const bool of_many = !of_one_window(verdict);
   if (of_many) {

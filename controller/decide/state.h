@@ -285,6 +285,12 @@ struct Health {
 inline constexpr int64_t kAuditsUnusableMax = 3;
 
 // What the shadows have shown so far, and where the next ones begin.
+// Windows that a shock has shaken (shaken.h): what each bet has won.
+struct ShakenState {
+  std::vector<double> sums;
+  int64_t plan_version = 0;
+};
+
 struct Watch {
   GapState gap;
   GapState long_gap;        // of the long forks
@@ -308,6 +314,7 @@ struct Watch {
   // tolerated and raised no alarm; -1 = none.
   int64_t dirty_since = -1;
   Stability stability;
+  ShakenState shaken;
   SentinelState sentinels;
   int64_t audits_unusable = 0;  // in a row
   int64_t audit_in = 0;         // quiet windows until the next one is audited
