@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -24,28 +23,15 @@ namespace {
 constexpr size_t kLookAtOnce = 16;   // replays of the queue
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
-bool is_finite(const ReplayStep& step) {
-  return std::isfinite(step.loss) && std::isfinite(step.grad_norm.value_or(0));
-}
-
-void check_steps(const ReplayResult& result, const WindowRow& window, const ReplayRow& replay) {
-  const int64_t end = window.start_step + window.steps;
+void check_steps(const ReplayResult& result, const WindowRow& window) {
   int64_t last = window.start_step;
   for (const ReplayStep& step : result.steps) {
-    require(step.step == last + 1 && step.step <= end,
+    require(step.step == last + 1 && step.step <= window.start_step + window.steps,
             fmt::format("step {} follows step {} in the result", step.step, last),
             fmt::format("the steps {} to {} in order, or the first of them", window.start_step + 1,
-                        end));
+                        window.start_step + window.steps));
     last = step.step;
   }
-  // Of a step that has spiked the steps are all the evidence there is.
-  const bool ends_count = replay.evaluate_endpoints || window.kind != "incident";
-  if (ends_count || replay.arm == "scores" || last == end) return;
-  require(!result.steps.empty() && !is_finite(result.steps.back()),
-          fmt::format("the result ends with step {}, which is finite", last),
-          fmt::format("all steps to {}; a replay ends early where a loss or a gradient norm is not "
-                      "finite",
-                      end));
 }
 
 // They were recorded together: one without the other is damage.
@@ -304,7 +290,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   }
   LeaseRow row = live_row(transaction, lease, result.token);
   const ReplayRow replay = replay_of(connection, row);
-  check_steps(result, window_of(connection, replay), replay);
+  check_steps(result, window_of(connection, replay));
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
   end_on_commit(transaction, lease, "completed");

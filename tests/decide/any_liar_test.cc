@@ -31,9 +31,9 @@ class Draw {
 
 // The first five are about BF16's end loss.
 constexpr const char* kKinds[] = {
-    "off",           "end off",      "stale",      "no difference",  "constant",
-    "not finite",    "other tokens", "other bits", "the run's bits", "BF16 nudged",
-    "FP8 in triage", "offset",       "low probes", "odd scores"};
+    "off",         "end off",       "stale",      "no difference",  "constant",
+    "not finite",  "other tokens",  "other bits", "the run's bits", "steps left out",
+    "BF16 nudged", "FP8 in triage", "offset",     "low probes",     "odd scores"};
 
 struct Lying {
   int64_t kind = 0;  // of kKinds
@@ -130,6 +130,8 @@ class AnyLiar {
     if (is("other bits") && answer.arm == "same" && !steps.empty())
       answer.first_mismatch_step = steps[0], answer.end_hash = "other";
     if (is("the run's bits") && answer.arm == "same") answer.first_mismatch_step.reset();
+    if (is("steps left out"))
+      answer.steps.clear(), answer.losses.clear(), answer.run_losses.clear();
     if (is("BF16 nudged") && of_triage && in_bf16 && end) *end *= factor;
     if (is("FP8 in triage") && of_triage && !in_bf16 && end) *end *= factor;
     if (is("offset") && answer.start_loss_plan) *answer.start_loss_plan *= factor;
