@@ -44,11 +44,6 @@ HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& w
   return {as_saved ? Arm("same") : Arm("plan"), plan, test.kind == "same_on_trainer"};
 }
 
-// Nudged replays of a spike begin further back, so that the weights have time to part.
-bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed) {
-  return evidence.finding && (seed != 0 || kind == "bf16_far");
-}
-
 const WindowState& window_for(Core& core, const TriageTest& test) {
   State& s = core.s;
   Case& investigation = *s.investigation;
@@ -163,6 +158,10 @@ bool ask_second_source(const State& s, const TriageTest& test, OrderReplay& want
 }
 
 }  // namespace
+
+bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed) {
+  return evidence.finding && (seed != 0 || kind == "bf16_far");
+}
 
 const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
                                       bool far) {

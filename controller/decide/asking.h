@@ -13,6 +13,9 @@ namespace gnomon::decide {
 // oldest such that a replay of an incident may begin at. Null: there is none.
 const KnownCheckpoint* incident_start(const State& state, int64_t step, int64_t plan_version,
                                       bool far = false);
+// True of a nudged replay of a spike, and of its BF16 from afar: they begin further back, so that
+// the weights have time to part.
+bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed);
 // Whose BF16 replay the open case rests on; null: it is gone.
 const WindowState* window_of_bf16(const State& state);
 bool is_under_way(const State& state, const TriageTest& test);
