@@ -147,13 +147,12 @@ bool ask_second_source(const State& s, const TriageTest& test, OrderReplay& want
   });
   wanted.avoid = fmt::format("{}", fmt::join(not_for, "\n"));
   if (not_for.size() < all.size()) return true;
-  const auto by_trainer = [](const TriageAnswer& known) { return known.on_trainer; };
+  const auto by_trainer = [&](const TriageAnswer& known) {
+    return known.on_trainer && known.kind == test.kind && known.seed == test.seed;
+  };
   const TriageEvidence& evidence = s.investigation->evidence;
-  wanted.on_trainer =
-      trainer_can_replay(s) &&
-      std::ranges::none_of(evidence.answers, [&](const TriageAnswer& known) {
-        return by_trainer(known) && known.kind == test.kind && known.seed == test.seed;
-      });
+  wanted.on_trainer = trainer_can_replay(s) && std::ranges::none_of(evidence.answers, by_trainer) &&
+                      std::ranges::none_of(evidence.seconds, by_trainer);
   return wanted.on_trainer;
 }
 
@@ -237,9 +236,11 @@ void order_test(Core& core, const TriageTest& test) {
     if (!order_long_fork(core)) answer_failed(core, test);
     return;
   }
-  const WindowState window = test.kind == "long_fork"
-                                 ? *find_window(s, s.investigation->fork_window)
-                                 : window_for(core, test);
+  const bool of_fork = test.kind == "long_fork";
+  if (of_fork && find_window(s, s.investigation->fork_window) == nullptr)
+    return answer_failed(core, test);
+  const WindowState window =
+      of_fork ? *find_window(s, s.investigation->fork_window) : window_for(core, test);
   // The nearest checkpoint is the oldest one: this was answered.
   if (test.kind == "bf16_far" && window.id == s.investigation->window) {
     return answer_failed(core, test);

@@ -10,9 +10,10 @@
 
 namespace gnomon::decide {
 
+// BF16 shares the spike at this step.
+void note_generic_spike(State& state, int64_t step);
 // A spike that BF16 shares lies in the window: what follows it diverges by chance, and the window
 // is no evidence.
-void note_generic_spike(State& state, int64_t step);
 std::optional<int64_t> generic_spike_in(const State& state, const WindowState& window);
 // After observe_gap: whose sample it was.
 void record_evidence_window(const GapState& gap, std::vector<EvidenceWindow>& seen,

@@ -1,7 +1,6 @@
 #include "controller/decide/investigating.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -75,8 +74,8 @@ TriageRules rules_of(const Core& core) {
   rules.differing_was_exact = differs != nullptr && differs->was_exact;
   rules.earlier_transients = earlier_transients(core);
   rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
-  // What is over the ceiling would alarm again, accepted or not.
   rules.between_percent = noise_between(core);
+  // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
   // Pinned sites show that something is wrong with the run: what is left has a site, too.

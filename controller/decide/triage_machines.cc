@@ -140,6 +140,10 @@ TriageStep two_by_bits(const TriageView& v, const TriageAnswer& differs,
   };
   const TriageAnswer* third = v.answer("same_third");
   if (third == nullptr && v.rules.third_verifier) return TriageStep::ask({{"same_third"}});
+  // Where nobody else takes it, one of the two may do it again.
+  if (third != nullptr &&
+      (third->verifier == differs.verifier || third->verifier == as_the_run.verifier))
+    third = nullptr;
   if (same_bits(third)) {
     TriageStep result = run_is_wrong(v, first);
     if (!result.verdict) return result;

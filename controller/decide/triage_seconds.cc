@@ -60,12 +60,17 @@ std::optional<SecondOpinion> second_opinion(const TriageView& v, const TriageTes
   const TriageTest again{test.kind, test.seed, true};
   if (seconds.empty()) return SecondOpinion{TriageStep::ask({again}), std::nullopt, ""};
   const TriageAnswer& second = *seconds.front();
-  if (second.failed || agree(v, *first, second)) return std::nullopt;
+  // Where nobody else takes it, who was asked before may do it again.
+  const auto is_other = [](const TriageAnswer& one, const TriageAnswer& other) {
+    return !one.failed && one.verifier != other.verifier;
+  };
+  if (!is_other(second, *first) || agree(v, *first, second)) return std::nullopt;
   if (seconds.size() == 1) return SecondOpinion{TriageStep::ask({again}), std::nullopt, ""};
   const TriageAnswer& third = *seconds[1];
-  if (!third.failed && agree(v, *first, third) && !second.on_trainer)
+  const bool known = is_other(third, *first) && is_other(third, second);
+  if (known && agree(v, *first, third) && !second.on_trainer)
     return SecondOpinion{name_alone(test, second, *first, third), std::nullopt, ""};
-  if (!third.failed && agree(v, second, third) && !first->on_trainer)
+  if (known && agree(v, second, third) && !first->on_trainer)
     return SecondOpinion{name_alone(test, *first, second, third), std::nullopt, ""};
   return SecondOpinion{std::nullopt, test,
                        fmt::format(" {} and {} contradict each other about one replay ({}), which "

@@ -122,6 +122,7 @@ TriageRules plain(int pairs = 0) {
   TriageRules rules;
   rules.pairs = pairs;
   rules.tolerance_percent = 0.1;
+  rules.between_percent = 0.1;
   return rules;
 }
 TriageRules rules_with(void (*change)(TriageRules&), int pairs = 0) {
@@ -421,6 +422,43 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"NanWhereBf16OnlySpikes",
                   of_spike({same(true), went("bf16", 1), went("fakequant", 2)}, true), plain(),
                   "= fp8_numerics"}),
+    [](const auto& table) { return table.param.name; });
+
+// The kernel's verdict rests on what v1 alone has given.
+TriageEvidence kernel_seen(std::vector<TriageAnswer> seconds) {
+  TriageEvidence evidence = of_gap({same(true), by("v1", ended("fakequant", 0.1))});
+  evidence.seconds = std::move(seconds);
+  return evidence;
+}
+TriageAnswer not_done(const std::string& kind) {
+  TriageAnswer answer;
+  answer.kind = test::any_word(kind);
+  answer.failed = true;
+  return answer;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    SecondSources, TriageTable,
+    ::testing::Values(
+        TableCase{"OneAloneIsNotEnough", kernel_seen({}), rules_with(others), "fakequant"},
+        TableCase{"NobodyElse", kernel_seen({not_done("fakequant")}), rules_with(others),
+                  "= kernel_bug"},
+        TableCase{"ItselfAgain", kernel_seen({by("v1", ended("fakequant", 2))}), rules_with(others),
+                  "= kernel_bug"},
+        TableCase{"TwoAgree", kernel_seen({by("v2", ended("fakequant", 0.11))}), rules_with(others),
+                  "= kernel_bug"},
+        TableCase{"TwoDisagree", kernel_seen({by("v2", ended("fakequant", 2))}), rules_with(others),
+                  "fakequant"},
+        TableCase{
+            "AThirdNamesTheFirst",
+            kernel_seen({by("v2", ended("fakequant", 2)), by("v3", ended("fakequant", 2.01))}),
+            rules_with(others), "= verifier_fault"},
+        TableCase{"WhatNobodySettlesCountsForNothing",
+                  kernel_seen({by("v2", ended("fakequant", 2)), not_done("fakequant")}),
+                  rules_with(others), "= fp8_numerics"},
+        TableCase{"NobodyIsCountedTwice",
+                  kernel_seen({by("v2", ended("fakequant", 2)), by("v2", ended("fakequant", 2))}),
+                  rules_with(others), "= fp8_numerics"}),
     [](const auto& table) { return table.param.name; });
 
 TEST(TriageTest, ARunInBf16HasNoFp8ToBlame) {
