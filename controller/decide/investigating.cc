@@ -20,6 +20,7 @@
 #include "controller/decide/spending.h"
 #include "controller/decide/verdicts.h"
 #include "controller/decide/verifier_records.h"
+#include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
@@ -74,6 +75,9 @@ TriageRules rules_of(const Core& core) {
   rules.differing_was_exact = differs != nullptr && differs->was_exact;
   rules.earlier_transients = earlier_transients(core);
   rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
+  const std::optional<SpikeFinding>& finding = s.investigation->evidence.finding;
+  rules.overdrawn = finding && finding->kind == "spike" && is_overdrawn(s, core.policy) &&
+                    was_shared_lately(s, finding->step);
   rules.between_percent = noise_between(core);
   // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
@@ -239,9 +243,13 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
   if (core.held() || s.fault_reported) {
     return core.explain(finding_words(finding) + "; the fault has already been reported.");
   }
-  // Spikes that BF16 shares come again and again: each costs replays, and harms nobody.
-  if (finding.kind == "spike" && is_overdrawn(s, core.policy) &&
-      was_shared_lately(s, finding.step)) {
+  // Spikes that BF16 shares come again and again: each costs replays, and harms nobody. One is
+  // short.
+  constexpr int64_t kSharedEach = 2;  // in the distance of two windows
+  const int64_t shared = s.spikes.shared_step;
+  const int64_t apart = window_lengths(s, core.policy).every / kSharedEach;
+  if (finding.kind == "spike" && is_overdrawn(s, core.policy) && shared >= 0 &&
+      finding.step < shared + apart) {
     note_generic_spike(s, finding.step);
     return core.explain(finding_words(finding) +
                         "; BF16 shared the one before, and the budget is overdrawn: it is taken "

@@ -161,7 +161,8 @@ struct TriageRules {
   int64_t steps_ahead = 0;           // of the run: how far a growing gap is carried on
   bool compiled = false;             // the run's steps are compiled code
   bool sends_low = false;            // the plan sends gradients or weights in low precision
-  double between_percent = 0;        // that honest sources' losses may lie apart
+  bool overdrawn = false;      // by spikes that BF16 shared: the next one is asked about briefly
+  double between_percent = 0;  // that honest sources' losses may lie apart
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,

@@ -91,6 +91,17 @@ std::optional<TriageStep> ask_bf16(const TriageView& v) {
   return TriageStep::end("generic_spike", sentence).on({{far->failed ? bf16->kind : far->kind}});
 }
 
+// One replay, where spikes that BF16 shared have overdrawn the budget.
+std::optional<TriageStep> ask_shared(const TriageView& v) {
+  const TriageAnswer* bf16 = v.answer("bf16");
+  if (bf16 == nullptr) return TriageStep::ask({{"bf16"}});
+  if (bf16->failed || !bf16->spike || !v.suffers(*bf16->spike)) return std::nullopt;
+  return TriageStep::end(
+      "generic_spike",
+      "BF16 suffers at the same step too, as at the spikes before: data or "
+      "learning rate, not FP8. They have overdrawn the budget; no more is asked.");
+}
+
 // |L8 − Lfq| / |L8 − L16| at the window's beginning.
 std::optional<double> offset_difference(const TriageView& v, const TriageAnswer& fake) {
   const Measurement& m = v.evidence.measured;
@@ -205,6 +216,7 @@ bool of_window(const TriageView& v) { return !v.of_step() && !v.of_audit(); }
 bool of_audit(const TriageView& v) { return v.of_audit(); }
 bool of_offset(const TriageView& v) { return v.of_offset(); }
 bool of_step(const TriageView& v) { return v.of_step(); }
+bool of_shared_spikes(const TriageView& v) { return v.rules.overdrawn && !v.evidence.in_bf16; }
 bool of_step_in_fp8(const TriageView& v) { return v.of_step() && !v.evidence.in_bf16; }
 // One window says nothing of growth.
 bool of_small_gap(const TriageView& v) {
@@ -241,6 +253,7 @@ std::optional<TriageStep> blame_fp8(const TriageView& v) {
 // tests/decide/triage_table_test.cc.
 constexpr Row kRows[] = {
     {of_window, ask_confirmation},       // nobody's word is enough
+    {of_shared_spikes, ask_shared},      // one more of them?
     {of_offset, ask_drift},              // equal weights evaluate otherwise, and no damage
     {of_all, ask_exactness},             // do replays agree with each other?
     {of_all, ask_hardware},              // does the run's own plan do it again?

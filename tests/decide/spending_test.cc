@@ -157,6 +157,24 @@ INSTANTIATE_TEST_SUITE_P(
                       Disturbance{"CheckpointsEach10000", rare_checkpoints(10'000)}),
     [](const auto& disturbed) { return disturbed.param.name; });
 
+// Among spikes that BF16 shares, and that have overdrawn the budget, one is FP8's and leaves
+// damage.
+TEST(SpendingTest, HarmlessSpikesHideNoneThatHarms) {
+  for (const int64_t at : {20'600, 23'700, 30'800}) {
+    Truth truth = truth_of_long_run(numerical_fault({kGuilty}, at, at + 4, 3));
+    truth.bump = [at](int64_t step, const std::set<std::string>& fp8) {
+      const bool own = step == at + 4 && fp8.contains(kGuilty);
+      return (step > 2000 && step % 1000 == 7) || own ? 1.5 : 0.0;
+    };
+    SimulatedRun run(truth, on_budget());
+    run.start();
+    run.train_until(at + 600);
+    run.drain();
+    EXPECT_LT(run.damage, 1) << "of 12% at " << at;
+    EXPECT_FALSE(run.directives("rollback").empty());
+  }
+}
+
 TEST(SpendingTest, AnIncidentTakesWhatItNeedsAndIsPaidBack) {
   SimulatedRun run(truth_of_long_run(numerical_fault({kGuilty}, 6001, 9000, 1)), on_budget());
   run.start();
