@@ -20,7 +20,7 @@ struct Witness {
   std::string end_hash;            // of the replay's weights
   std::string fingerprint;         // of its device; empty = not known
   bool fingerprint_equal = false;  // to the run's
-  // Of a step that was suspected: BF16 suffers there too; of a window: it is not finite at its end.
+  // BF16 suffers, too, at a step that was suspected; or is not finite at a window's end.
   std::optional<bool> suffers;
   std::vector<OtherBatch> other_batches = {};  // steps in which the run took other tokens
 };

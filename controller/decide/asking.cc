@@ -140,13 +140,13 @@ bool ask_second_source(const State& s, const TriageTest& test, OrderReplay& want
   };
   std::vector<std::string> shown;
   if (asks_own_fp8(test.kind)) shown = shown_exact(s);
-  std::vector<std::string> not_for;
+  std::vector<std::string> kept_from;
   const std::vector<std::string> all = believed_verifiers(s);
-  std::ranges::copy_if(all, std::back_inserter(not_for), [&](const std::string& name) {
+  std::ranges::copy_if(all, std::back_inserter(kept_from), [&](const std::string& name) {
     return is_in(asked, name) || (!shown.empty() && !is_in(shown, name));
   });
-  wanted.avoid = fmt::format("{}", fmt::join(not_for, "\n"));
-  if (not_for.size() < all.size()) return true;
+  wanted.avoid = fmt::format("{}", fmt::join(kept_from, "\n"));
+  if (kept_from.size() < all.size()) return true;
   const auto by_trainer = [&](const TriageAnswer& known) {
     return known.on_trainer && known.kind == test.kind && known.seed == test.seed;
   };

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "controller/decide/investigating.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/verifier_records.h"
@@ -29,10 +27,7 @@ void finish_audit(Core& core, int64_t id) {
 }
 
 bool audit_elsewhere(Core& core, int64_t id, const std::string& verifier) {
-  const std::vector<std::string> believed = believed_verifiers(core.s);
-  const bool others =
-      std::ranges::any_of(believed, [&](const std::string& known) { return known != verifier; });
-  if (!others) return false;
+  if (!others_believed(core.s, verifier)) return false;
   WindowState& window = *find_window(core.s, id);
   window.exact_by = verifier;
   OrderReplay wanted;

@@ -43,9 +43,11 @@ void record_other_tokens(Core& core, const WindowState& window) {
 
 void say_claims(Core& core, const WindowState& window, bool two_agree) {
   const Witness& first = window.witnesses.front();
-  if (window.kind != "shadow" || of_case(core.s, window.id)) return;
-  if (first.suffers.value_or(false)) note_diverged(core, window, two_agree);
-  if (!first.other_batches.empty()) record_other_tokens(core, window);
+  if (window.kind != "shadow") return;
+  if (window.outcome == "failed" && first.suffers.value_or(false))
+    note_diverged(core, window, two_agree);
+  if (window.outcome == "skipped" && !first.other_batches.empty())
+    record_other_tokens(core, window);
 }
 
 }  // namespace gnomon::decide

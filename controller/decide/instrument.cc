@@ -76,9 +76,7 @@ void note_unanswered(Core& core, const std::string& why) {
 // What the detector's scale is never under is learned from what two sources agree upon.
 bool order_elsewhere(Core& core, WindowState& window, const std::string& verifier) {
   State& s = core.s;
-  const bool others = std::ranges::any_of(
-      believed_verifiers(s), [&](const std::string& known) { return known != verifier; });
-  if (!others || s.ended || window.witnesses.empty()) return false;
+  if (!others_believed(s, verifier) || s.ended || window.witnesses.empty()) return false;
   window.instrument_pending = true;
   OrderReplay wanted;
   wanted.arm = "bf16-perturbed";

@@ -64,13 +64,11 @@ TriageRules rules_of(const Core& core) {
   rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = trainer_can_replay(s);
   rules.compiled = s.run.capabilities.compiled;
-  const auto is_left = [&](const std::vector<std::string>& asked) {
-    return std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
-      return std::ranges::find(asked, known) == asked.end();
-    });
-  };
-  rules.other_verifiers = is_left({who_answered_same(s)});
-  rules.third_verifier = is_left(asked_about_bits(s));
+  rules.other_verifiers = others_believed(s, who_answered_same(s));
+  const std::vector<std::string> asked = asked_about_bits(s);
+  rules.third_verifier = std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
+    return std::ranges::find(asked, known) == asked.end();
+  });
   const VerifierRecord* differs = find_record(s, who_differs(s));
   rules.differing_was_exact = differs != nullptr && differs->was_exact;
   rules.earlier_transients = earlier_transients(core);
@@ -243,9 +241,9 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
   if (core.held() || s.fault_reported) {
     return core.explain(finding_words(finding) + "; the fault has already been reported.");
   }
-  // Spikes that BF16 shares come again and again: each costs replays, and harms nobody. One is
-  // short.
-  constexpr int64_t kSharedEach = 2;  // in the distance of two windows
+  // Spikes that BF16 shares come again and again. While they have overdrawn the budget, triage asks
+  // for one replay (TriageRules::overdrawn), of so many spikes in the distance of two windows.
+  constexpr int64_t kSharedEach = 2;
   const int64_t shared = s.spikes.shared_step;
   const int64_t apart = window_lengths(s, core.policy).every / kSharedEach;
   if (finding.kind == "spike" && is_overdrawn(s, core.policy) && shared >= 0 &&

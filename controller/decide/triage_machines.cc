@@ -50,21 +50,30 @@ TriageStep tokens_disputed(const TriageView& v, const TriageAnswer& same,
                   said ? same.verifier : second.verifier, said ? second.verifier : same.verifier));
 }
 
+// Two verifiers at least get other bits than the run.
+bool two_differ(const TriageView& v) {
+  std::string first;
+  for (const TriageAnswer& known : v.evidence.answers) {
+    const auto& seen = known.reproduction;
+    if (known.on_trainer || !seen || !seen->bitwise || seen->reproduces) continue;
+    if (!first.empty() && first != known.verifier) return true;
+    first = known.verifier;
+  }
+  return false;
+}
+
 // The run's bits are wrong. Does the trainer's device do it again?
 TriageStep trainer_differs(const TriageView& v, const Reproduction& first) {
   const TriageAnswer* own = v.rules.trainer_replays ? v.answer("same_on_trainer") : nullptr;
   if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
   if (TriageView::reproduces(own) && own->reproduction->bitwise) {
     // One verifier's word stops no run whose loss shows no damage.
-    const TriageAnswer* second = v.answer("same_elsewhere");
-    const bool borne_out = second != nullptr && second->reproduction &&
-                           second->reproduction->bitwise && !second->reproduction->reproduces;
-    if (v.of_audit() && !borne_out) {
+    if (v.of_audit() && !two_differ(v)) {
       return TriageStep::end("broken_instrument",
-                             fmt::format("{}, says {} alone; the trainer's own device gets the "
-                                         "run's bits. Nobody else can say who is wrong. Start "
-                                         "another verifier.",
-                                         first.sentence, v.answer("same")->verifier));
+                             first.sentence +
+                                 ", says one verifier alone; the trainer's own device gets the "
+                                 "run's bits. Nobody else can say who is wrong. Start another "
+                                 "verifier.");
     }
     return fault("persistent_fault",
                  first.sentence +

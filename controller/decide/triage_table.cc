@@ -342,7 +342,7 @@ TriageEvidence without_bits(TriageEvidence evidence) {
   return evidence;
 }
 
-void leave_out(TriageEvidence& evidence, const TriageTest& test) {
+void mark_disputed(TriageEvidence& evidence, const TriageTest& test) {
   for (TriageAnswer& answer : evidence.answers) {
     if (answer.kind != test.kind || answer.seed != test.seed) continue;
     TriageAnswer disputed;
@@ -383,7 +383,7 @@ TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
       if (step.verdict) step.verdict->sentence += disputes;
       return step;
     }
-    leave_out(known, *opinion.disputed);
+    mark_disputed(known, *opinion.disputed);
     disputes += opinion.sentence;
   }
 }

@@ -153,6 +153,11 @@ std::vector<std::string> believed_verifiers(const State& s) {
   return all;
 }
 
+bool others_believed(const State& s, const std::string& verifier) {
+  return std::ranges::any_of(believed_verifiers(s),
+                             [&](const std::string& known) { return known != verifier; });
+}
+
 const VerifierRecord* find_record(const State& s, const std::string& verifier) {
   const auto found = std::ranges::find(s.trust.records, verifier, &VerifierRecord::verifier);
   return found != s.trust.records.end() ? &*found : nullptr;

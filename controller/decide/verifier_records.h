@@ -28,6 +28,8 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
 bool believed(const State& state, const std::string& verifier);
 // Those that have answered and are believed, sorted.
 std::vector<std::string> believed_verifiers(const State& state);
+// Somebody else than this one is believed.
+bool others_believed(const State& state, const std::string& verifier);
 const VerifierRecord* find_record(const State& state, const std::string& verifier);
 // Counts the witness's answers in a row without any difference between FP8 and BF16.
 void note_difference(State& state, const Witness& witness);

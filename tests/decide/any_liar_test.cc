@@ -100,12 +100,12 @@ class AnyLiar {
     ReplayFinished said, honest;
   };
 
-  // Of every answer some kinds leave it as it is.
   void lie(ReplayFinished& answer) {
     const std::optional<double> own = answer.replay_end_loss_bf16;
+    const std::string honest = event_to_json(answer);
     if (asked_++ % lying_.every == 0) alter(answer);
     if (answer.purpose == "shadow") last_ = own;
-    found_liar_ += 1;
+    found_liar_ += event_to_json(answer) != honest ? 1 : 0;
   }
 
   void alter(ReplayFinished& answer) {
@@ -203,7 +203,7 @@ TEST(AnyLiarTest, HarmsNoHealthyRun) {
     for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
     found_liar += scene.found_liar();
   }
-  EXPECT_GT(found_liar, 200) << "of 300 scenes";
+  EXPECT_GT(found_liar, 150) << "of 300 scenes: some kinds of lies show in no healthy run";
 }
 
 // A weight flips while one of them lies: what the loss shows of it is undone, and nobody else pays.

@@ -424,6 +424,28 @@ INSTANTIATE_TEST_SUITE_P(
                   "= fp8_numerics"}),
     [](const auto& table) { return table.param.name; });
 
+// The trainer's device repeats the bits of a run whose loss shows no damage.
+TEST(TriageTest, AHostIsBlamedForItsBitsByTwoVerifiers) {
+  TriageRules rules = rules_with(three);
+  rules.trainer_replays = true;
+  TriageAnswer own = by("host", same(true, true, {}, "same_on_trainer"));
+  own.on_trainer = true;
+  TriageAnswer first = by("v1", same(false, true, 105));
+  TriageAnswer third = by("v3", same(false, true, 105, "same_third"));
+  first.end_hash = third.end_hash = "other";
+  TriageEvidence evidence =
+      of_gap({first, by("v2", same(true, true, {}, "same_elsewhere")), own}, 0.1);
+  evidence.trigger = "audit";
+  EXPECT_EQ(conclusion_of(triage(evidence, rules)), "same_third");
+  evidence.answers.push_back(third);
+  const TriageStep two = triage(evidence, rules);
+  EXPECT_EQ(conclusion_of(two), "= persistent_fault");
+  EXPECT_EQ(two.verdict->verifier, "v2") << "which only repeats the run's";
+  evidence.answers = {first, own};
+  rules.other_verifiers = rules.third_verifier = false;
+  EXPECT_EQ(conclusion_of(triage(evidence, rules)), "= broken_instrument");
+}
+
 // The kernel's verdict rests on what v1 alone has given.
 TriageEvidence kernel_seen(std::vector<TriageAnswer> seconds) {
   TriageEvidence evidence = of_gap({same(true), by("v1", ended("fakequant", 0.1))});

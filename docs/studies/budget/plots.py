@@ -20,7 +20,8 @@ plt.style.use(HERE.parent / "studies.mplstyle")
 
 def main():
     findings = json.loads((HERE / "findings.json").read_text())
-    rows = [row for row in findings["runs"] if row["delay_steps"] is not None or row["harmful"]]
+    faulty = [row for row in findings["runs"] if row["fault"] != "none"]
+    rows = [row for row in faulty if row["delay_steps"] is not None or row["harmful"]]
     delays = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["role"] in COLOURS:
