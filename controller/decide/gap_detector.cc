@@ -128,7 +128,8 @@ struct Reading {
 
 // `total` is R after the window. Returns true when fresh windows are wanted.
 bool observe_burst(GapEvidence& evidence, double total, const GapThresholds& limits) {
-  if (total < kBurstEnd * limits.suspicion) {
+  const bool asked = evidence.burst_left > 0 && evidence.burst_level == 0;
+  if (total < kBurstEnd * limits.suspicion && !asked) {
     evidence.burst_left = 0;
     evidence.burst_level = 0;
     return false;
@@ -284,6 +285,12 @@ GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettin
   }
   state.newest.push_back(sample);
   return step(state.scale, state.evidence, sample, settings);
+}
+
+void ask_burst(GapState& state, const GapSettings& settings) {
+  if (!eprocess(settings) || !settings.burst) return;
+  state.evidence.burst_left = std::max(state.evidence.burst_left, kAskedWindows);
+  state.evidence.burst_level = 0;
 }
 
 void restart_gap(GapState& state) {

@@ -138,6 +138,8 @@ double gap_total(const GapState& state, const GapSettings& settings);
 // the evidence of an alarm stays and every further bad window is one too.
 GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings);
 
+// Few windows back to back, whatever R is: what one window cannot tell.
+void ask_burst(GapState& state, const GapSettings& settings);
 // An alarm was acted upon: evidence begins at 0, what was learned stays.
 void restart_gap(GapState& state);
 // The gap was found to be bearable: δ0 becomes `percent`, even above the tolerance (not less than
@@ -170,5 +172,6 @@ GapThresholds gap_thresholds(const GapSettings& settings);
 // Windows of one burst, which ends early when R falls below a quarter of the suspicion. Another one
 // follows when R has fallen so far, or has grown fourfold.
 inline constexpr int64_t kBurstWindows = 16;
+inline constexpr int64_t kAskedWindows = 8;  // of one that was asked for, which does not end early
 
 }  // namespace gnomon::decide

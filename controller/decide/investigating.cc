@@ -60,6 +60,8 @@ TriageRules rules_of(const Core& core) {
   rules.tolerance_percent = std::max(core.policy.detector.tolerance_percent,
                                      window.judged ? window.judged->null_percent : 0);
   rules.ceiling_percent = core.policy.detector.ceiling_percent;
+  if (window.judged && of_one_window(*window.judged))
+    rules.one_window_percent = window.judged->threshold;
   const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
   rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = trainer_can_replay(s);

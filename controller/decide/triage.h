@@ -150,6 +150,7 @@ struct TriageRules {
   int pairs = 3;  // nudged replays of each arm beside the plain ones; 0 = chance is not asked
   double tolerance_percent = 0.1;  // a gap up to this is none
   double ceiling_percent = 0;      // of one window, that is too much even if nobody can ask chance
+  double one_window_percent = 0;   // limit of the rule that alarmed by one window; 0 = many did
   double noise_percent = 0;        // deviation of healthy windows, as far as it is known
   bool trainer_replays = false;    // the trainer can be asked for a replay itself
   bool other_verifiers = false;    // there is another verifier to ask

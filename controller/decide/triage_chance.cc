@@ -135,6 +135,17 @@ bool stands_alone(const TriageView& v, const Ends& ends) {
   return *v.evidence.measured.reference + *v.evidence.measured.gap > highest + kRanges * range;
 }
 
+// An alarm by one window says that FP8 does not get so far by chance. Nudged replays take out what
+// rounding adds to it; what the window's own weights and batches add, all of them have.
+bool is_under_limit(const TriageView& v, const Nudged& seen) {
+  if (v.rules.one_window_percent <= 0 || seen.fp8.size() < 2 || seen.bf16.size() < 2) return false;
+  const auto is_finite = [](const TriageAnswer* known) {
+    return known->end_loss && std::isfinite(*known->end_loss);
+  };
+  return std::ranges::all_of(seen.fp8, is_finite) && std::ranges::all_of(seen.bf16, is_finite) &&
+         level_of(v.evidence) <= v.rules.one_window_percent;
+}
+
 std::optional<TriageStep> chance_of_gap(const TriageView& v) {
   if (!v.evidence.measured.gap || !v.evidence.measured.reference) return std::nullopt;
   const Nudged seen = nudged(v);
@@ -163,6 +174,19 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
         {ends.lowest_fp8 < own ? ends.best_fp8 : nullptr, ends.worst_bf16});
   }
   if (!seen.open.empty()) return TriageStep::ask(seen.open);
+  if (is_under_limit(v, seen)) {
+    std::vector<TriageTest> pairs;
+    for (const auto* arm : {&seen.fp8, &seen.bf16}) {
+      for (const TriageAnswer* known : *arm) pairs.push_back({known->kind, known->seed});
+    }
+    return TriageStep::end(
+               "chance",
+               fmt::format("{}, but replays whose weights were nudged by a rounding error end "
+                           "{:.2f}% apart in the mean, which one window may ({:.2f}%): only "
+                           "further windows can tell.",
+                           v.seen_same(), level_of(v.evidence), v.rules.one_window_percent))
+        .on(std::move(pairs));
+  }
   const bool nobody = seen.fp8.empty() || seen.bf16.empty();
   if (nobody && *v.evidence.measured.d_percent <= v.rules.ceiling_percent) {
     return chance_verdict(v,
@@ -173,6 +197,25 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
 }
 
 }  // namespace
+
+double level_of(const TriageEvidence& evidence) {
+  if (evidence.chance_excluded) return evidence.level_percent;
+  double fp8 = 0, bf16 = 0;
+  int64_t fp8_ends = 0, bf16_ends = 0;
+  for (const TriageAnswer& answer : evidence.answers) {
+    if (!answer.end_loss || !std::isfinite(*answer.end_loss)) continue;
+    if (answer.kind == "fp8_nudged") {
+      fp8 += *answer.end_loss;
+      ++fp8_ends;
+    } else if (answer.kind == "bf16_nudged") {
+      bf16 += *answer.end_loss;
+      ++bf16_ends;
+    }
+  }
+  if (fp8_ends < 2 || bf16_ends < 2) return evidence.level_percent;
+  const double reference = bf16 / static_cast<double>(bf16_ends);
+  return 100 * (fp8 / static_cast<double>(fp8_ends) - reference) / reference;
+}
 
 bool asks_chance(const TriageView& v) { return !v.evidence.chance_excluded && v.rules.pairs > 0; }
 

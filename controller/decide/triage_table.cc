@@ -302,25 +302,6 @@ double carried_on(double level, int64_t steps, double later, int64_t later_steps
   return std::max(level, later * std::pow(ratio, exponent));
 }
 
-double level_of(const TriageEvidence& evidence) {
-  if (evidence.chance_excluded) return evidence.level_percent;
-  double fp8 = 0, bf16 = 0;
-  int64_t fp8_ends = 0, bf16_ends = 0;
-  for (const TriageAnswer& answer : evidence.answers) {
-    if (!answer.end_loss || !std::isfinite(*answer.end_loss)) continue;
-    if (answer.kind == "fp8_nudged") {
-      fp8 += *answer.end_loss;
-      ++fp8_ends;
-    } else if (answer.kind == "bf16_nudged") {
-      bf16 += *answer.end_loss;
-      ++bf16_ends;
-    }
-  }
-  if (fp8_ends < 2 || bf16_ends < 2) return evidence.level_percent;
-  const double reference = bf16 / static_cast<double>(bf16_ends);
-  return 100 * (fp8 / static_cast<double>(fp8_ends) - reference) / reference;
-}
-
 bool replays_disagree(const TriageEvidence& evidence) {
   std::vector<std::string> ends;
   for (const TriageAnswer& answer : evidence.answers) {

@@ -8,7 +8,9 @@
 #include "controller/decide/bases.h"
 #include "controller/decide/case.h"
 #include "controller/decide/evidence_windows.h"
+#include "controller/decide/gap_settings.h"
 #include "controller/decide/ladder.h"
+#include "controller/decide/schedule.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/trust.h"
@@ -81,6 +83,21 @@ void share_spike(Core& core) {
   end_case(core, "quiet");
 }
 
+// A gap over the tolerance, of one window alone, may be the first of many.
+void look_again(Core& core) {
+  State& s = core.s;
+  const Case& investigation = *s.investigation;
+  const WindowState& window = *find_window(s, investigation.window);
+  const GapSettings settings = gap_settings(core.policy);
+  if (window.kind == "long" || !window.judged || !of_one_window(*window.judged) ||
+      window.start.step < core.policy.detector.burn_in_steps ||
+      !(level_of(investigation.evidence) > settings.tolerance_percent))
+    return;
+  ask_burst(s.watch.gap, settings);
+  s.watch.burst_left = s.watch.gap.evidence.burst_left;
+  bring_forward(core);
+}
+
 // Rescues and the way back begin where BF16 does not suffer.
 void look_from_afar(Case& investigation) {
   if (spoilt_before(investigation.evidence)) {
@@ -122,6 +139,7 @@ void conclude(Core& core, const Verdict& verdict) {
   if (name == "chance") {
     if (replays_disagree(s.investigation->evidence)) s.watch.audits_unusable = kAuditsUnusableMax;
     note_chance(core);
+    look_again(core);
     return close_as_quiet(core);
   }
   if (name == "unexplained" && s.investigation->evidence.trigger == "spike")

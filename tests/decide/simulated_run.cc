@@ -236,9 +236,15 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   // as good as a nudge.
   const bool exact = truth_.equal_fingerprints && !truth_.inexact;
   const bool as_the_run = order.nudge == 0 && (exact || sites.empty());
-  const double own = as_the_run
-                         ? (sites.empty() ? 0 : noise)
-                         : truth_.noise_percent * (philox_uniform(philox(9, 5, draw)[0]) - 0.5);
+  // Of the window, whatever rounding does: a share of it for each FP8 site.
+  const double all_fp8 = truth_.of_window ? truth_.of_window(window.start_step) : 0;
+  const auto share = [&](size_t fp8_sites) {
+    return all_fp8 * static_cast<double>(fp8_sites) / static_cast<double>(sites_.size());
+  };
+  const double own =
+      share(sites.size()) +
+      (as_the_run ? (sites.empty() ? 0 : noise)
+                  : truth_.noise_percent * (philox_uniform(philox(9, 5, draw)[0]) - 0.5));
   const double order_of_sums = order.arm == "bf16-perturbed" ? truth_.perturbed_percent : 0;
   if (std::isfinite(total))
     result.replay_end_loss_bf16 = held_out(end_step, total + own + order_of_sums);
@@ -259,8 +265,9 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   result.start_loss_plan = *result.start_loss_bf16 * (1 + (offset + drift + flutter) / 100);
   EXPECT_NE(end, nullptr) << window.end_uri << " was deleted before its replay";
   if (end != nullptr) {
-    const bool run_fp8 = !fp8(end->plan).empty();
-    result.run_end_loss_bf16 = held_out(end_step, end->damage + (run_fp8 ? noise : 0));
+    const size_t run_fp8 = fp8(end->plan).size();
+    result.run_end_loss_bf16 =
+        held_out(end_step, end->damage + share(run_fp8) + (run_fp8 > 0 ? noise : 0));
   }
   return result;
 }

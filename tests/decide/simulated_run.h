@@ -59,8 +59,11 @@ struct Truth {
   std::function<void(StepReported&)> casts;     // adds what the step's casts did
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
-  double bf16_step_seconds = 1;           // an FP8 step takes one second
-  double replay_overhead_seconds = 0;     // of each replay, beside its steps
+  // Per cent that FP8 adds in a window that begins here, whatever its rounding: it is of the
+  // window's own weights and batches.
+  std::function<double(int64_t start_step)> of_window;
+  double bf16_step_seconds = 1;        // an FP8 step takes one second
+  double replay_overhead_seconds = 0;  // of each replay, beside its steps
 };
 
 using simulate::site_names;
