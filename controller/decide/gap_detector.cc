@@ -289,7 +289,7 @@ GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettin
 
 void ask_burst(GapState& state, const GapSettings& settings) {
   if (!eprocess(settings) || !settings.burst) return;
-  state.evidence.burst_left = std::max(state.evidence.burst_left, kAskedWindows);
+  state.evidence.burst_left = kAskedWindows;
   state.evidence.burst_level = 0;
 }
 

@@ -138,7 +138,7 @@ double gap_total(const GapState& state, const GapSettings& settings);
 // the evidence of an alarm stays and every further bad window is one too.
 GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings);
 
-// Few windows back to back, whatever R is: what one window cannot tell.
+// The next kAskedWindows follow back to back, whatever R is: they tell what one window cannot.
 void ask_burst(GapState& state, const GapSettings& settings);
 // An alarm was acted upon: evidence begins at 0, what was learned stays.
 void restart_gap(GapState& state);

@@ -32,13 +32,14 @@ Nudged nudged(const TriageView& v) {
 
 // `by`: nudged answers that decide it; null ones decide nothing.
 TriageStep chance_verdict(const TriageView& v, const std::string& why,
-                          std::initializer_list<const TriageAnswer*> by = {}) {
+                          const std::vector<const TriageAnswer*>& by = {},
+                          const char* so = "chance, not FP8") {
   std::vector<TriageTest> rests_on;
   for (const TriageAnswer* answer : by) {
     if (answer != nullptr) rests_on.push_back({answer->kind, answer->seed});
   }
   return TriageStep::end(v.of_step() ? VerdictName("generic_spike") : VerdictName("chance"),
-                         fmt::format("{}, but {}: chance, not FP8.", v.seen_same(), why))
+                         fmt::format("{}, but {}: {}.", v.seen_same(), why, so))
       .on(std::move(rests_on));
 }
 
@@ -138,7 +139,6 @@ bool stands_alone(const TriageView& v, const Ends& ends) {
 // An alarm by one window says that FP8 does not get so far by chance. Nudged replays take out what
 // rounding adds to it; what the window's own weights and batches add, all of them have.
 bool is_under_limit(const TriageView& v, const Nudged& seen) {
-  if (v.rules.one_window_percent <= 0 || seen.fp8.size() < 2 || seen.bf16.size() < 2) return false;
   const auto is_finite = [](const TriageAnswer* known) {
     return known->end_loss && std::isfinite(*known->end_loss);
   };
@@ -175,17 +175,14 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
   }
   if (!seen.open.empty()) return TriageStep::ask(seen.open);
   if (is_under_limit(v, seen)) {
-    std::vector<TriageTest> pairs;
-    for (const auto* arm : {&seen.fp8, &seen.bf16}) {
-      for (const TriageAnswer* known : *arm) pairs.push_back({known->kind, known->seed});
-    }
-    return TriageStep::end(
-               "chance",
-               fmt::format("{}, but replays whose weights were nudged by a rounding error end "
-                           "{:.2f}% apart in the mean, which one window may ({:.2f}%): only "
-                           "further windows can tell.",
-                           v.seen_same(), level_of(v.evidence), v.rules.one_window_percent))
-        .on(std::move(pairs));
+    std::vector<const TriageAnswer*> pairs = seen.fp8;
+    pairs.insert(pairs.end(), seen.bf16.begin(), seen.bf16.end());
+    return chance_verdict(
+        v,
+        fmt::format("replays whose weights were nudged by a rounding error show {:.2f}% in the "
+                    "mean, and one window may show {:.2f}%",
+                    level_of(v.evidence), v.rules.one_window_percent),
+        pairs, "only further windows can tell");
   }
   const bool nobody = seen.fp8.empty() || seen.bf16.empty();
   if (nobody && *v.evidence.measured.d_percent <= v.rules.ceiling_percent) {

@@ -96,6 +96,7 @@ void look_again(Core& core) {
   ask_burst(s.watch.gap, settings);
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
   bring_forward(core);
+  core.explain(fmt::format("{} windows are taken back to back.", s.watch.burst_left));
 }
 
 // Rescues and the way back begin where BF16 does not suffer.

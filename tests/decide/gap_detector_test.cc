@@ -359,6 +359,19 @@ TEST_F(GapDetectorTest, ASuspicionAsksForFreshWindowsOnce) {
   EXPECT_EQ(state_.evidence.burst_left, 0) << "R fell: no more are wanted";
 }
 
+TEST_F(GapDetectorTest, ABurstThatIsAskedForReplacesAnotherAndDoesNotEndEarly) {
+  healthy(60);
+  while (!see(*state_.scale.null_percent + 0.03).suspicious) {
+  }
+  ask_burst(state_, settings_);
+  for (int64_t left = kAskedWindows - 1; left >= 0; --left)
+    EXPECT_EQ(see(*state_.scale.null_percent - 0.04).burst_left, left);
+  EXPECT_EQ(see(*state_.scale.null_percent - 0.04).burst_left, 0);
+  settings_.kind = "fixed";
+  ask_burst(state_, settings_);
+  EXPECT_EQ(state_.evidence.burst_left, 0) << "a rival never counts one down";
+}
+
 TEST_F(GapDetectorTest, ABurstThatDecidesNothingIsFollowedByAnotherOnlyWhenTheEvidenceHasGrown) {
   settings_.windows_between_false_alarms = 1e6;
   healthy(60);

@@ -236,7 +236,7 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   // as good as a nudge.
   const bool exact = truth_.equal_fingerprints && !truth_.inexact;
   const bool as_the_run = order.nudge == 0 && (exact || sites.empty());
-  // Of the window, whatever rounding does: a share of it for each FP8 site.
+  // What is the window's own is a sum over its FP8 sites.
   const double all_fp8 = truth_.of_window ? truth_.of_window(window.start_step) : 0;
   const auto share = [&](size_t fp8_sites) {
     return all_fp8 * static_cast<double>(fp8_sites) / static_cast<double>(sites_.size());

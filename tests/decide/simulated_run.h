@@ -59,8 +59,8 @@ struct Truth {
   std::function<void(StepReported&)> casts;     // adds what the step's casts did
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
-  // Per cent that FP8 adds in a window that begins here, whatever its rounding: it is of the
-  // window's own weights and batches.
+  // FP8 adds so many per cent to the end of a window that begins here, in every replay: what its
+  // own weights and batches do, not rounding.
   std::function<double(int64_t start_step)> of_window;
   double bf16_step_seconds = 1;        // an FP8 step takes one second
   double replay_overhead_seconds = 0;  // of each replay, beside its steps
