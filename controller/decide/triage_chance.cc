@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "controller/decide/triage_rows.h"
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kMean = 2;  // ends that a mean needs
 
 struct Nudged {
   std::vector<const TriageAnswer*> fp8;
@@ -91,6 +94,17 @@ bool ends_part(const TriageView& v, const Nudged& seen) {
   if (!std::ranges::all_of(seen.fp8, ended) || !std::ranges::all_of(seen.bf16, ended)) return false;
   const Ends ends = ends_of(v, seen);
   return ends.bf16_finite && ends.lowest_fp8 > allowed(v, ends);
+}
+
+// Nobody can say which of two that contradict each other about a nudged replay is wrong.
+std::optional<TriageStep> chance_disputed(const TriageView& v) {
+  const auto is_disputed = [](const TriageAnswer& answer) {
+    return is_nudged(answer.kind) && answer.disputed;
+  };
+  if (std::ranges::none_of(v.evidence.answers, is_disputed)) return std::nullopt;
+  const std::string why = "sources contradict each other about its nudged replays";
+  if (!v.of_step()) return chance_verdict(v, why, {}, "only further windows can tell");
+  return TriageStep::end("unexplained", fmt::format("{}, but {}.", v.seen_same(), why));
 }
 
 std::optional<TriageStep> chance_of_spike(const TriageView& v) {
@@ -198,9 +212,9 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
 double level_of(const TriageEvidence& evidence) {
   if (evidence.chance_excluded) return evidence.level_percent;
   double fp8 = 0, bf16 = 0;
-  int64_t fp8_ends = 0, bf16_ends = 0;
+  size_t fp8_ends = 0, bf16_ends = 0;
   for (const TriageAnswer& answer : evidence.answers) {
-    if (!answer.end_loss || !std::isfinite(*answer.end_loss)) continue;
+    if (answer.failed || !answer.end_loss || !std::isfinite(*answer.end_loss)) continue;
     if (answer.kind == "fp8_nudged") {
       fp8 += *answer.end_loss;
       ++fp8_ends;
@@ -209,16 +223,37 @@ double level_of(const TriageEvidence& evidence) {
       ++bf16_ends;
     }
   }
-  if (fp8_ends < 2 || bf16_ends < 2) return evidence.level_percent;
+  if (fp8_ends < kMean || bf16_ends < kMean) return evidence.level_percent;
   const double reference = bf16 / static_cast<double>(bf16_ends);
   return 100 * (fp8 / static_cast<double>(fp8_ends) - reference) / reference;
+}
+
+std::vector<TriageTest> ruled_out_chance(const TriageView& v) {
+  if (!asks_chance(v)) return {};
+  std::map<std::string, std::vector<TriageTest>> by_source;
+  for (const TriageAnswer& answer : v.evidence.answers) {
+    if (is_nudged(answer.kind) && !answer.failed && !answer.on_trainer)
+      by_source[answer.verifier].push_back({answer.kind, answer.seed});
+  }
+  std::vector<TriageTest> needed;
+  for (const auto& [source, tests] : by_source) {
+    TriageEvidence others = v.evidence;
+    for (TriageAnswer& answer : others.answers)
+      answer.failed |= is_nudged(answer.kind) && answer.verifier == source;
+    const TriageView without{others, v.rules};
+    const Nudged left = nudged(without);
+    if (left.fp8.size() < kMean || left.bf16.size() < kMean || ask_chance(without))
+      needed.insert(needed.end(), tests.begin(), tests.end());
+  }
+  return needed;
 }
 
 bool asks_chance(const TriageView& v) { return !v.evidence.chance_excluded && v.rules.pairs > 0; }
 
 std::optional<TriageStep> ask_chance(const TriageView& v) {
   if (!asks_chance(v)) return std::nullopt;
-  return v.of_step() ? chance_of_spike(v) : chance_of_gap(v);
+  auto step = v.of_step() ? chance_of_spike(v) : chance_of_gap(v);
+  return step ? step : chance_disputed(v);
 }
 
 bool parts_by_nudges(const TriageView& v) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "controller/decide/triage.h"
 
@@ -33,9 +34,13 @@ std::optional<TriageStep> ask_elsewhere(const TriageView& v, const TriageAnswer&
 // or the run's bits are wrong and that verifier only repeats them. Another one is asked first.
 std::optional<TriageStep> ask_for_echo(const TriageView& v);
 
+inline bool is_nudged(ReplayRole kind) { return kind == "fp8_nudged" || kind == "bf16_nudged"; }
+
 // triage_chance.cc: do nudged replays of both arms part as the plain ones did?
 bool asks_chance(const TriageView& v);
 std::optional<TriageStep> ask_chance(const TriageView& v);
+// The nudged answers of any verifier without whose word chance would still be possible.
+std::vector<TriageTest> ruled_out_chance(const TriageView& v);
 // Both arms were replayed, and FP8 ended higher each time.
 bool parts_by_nudges(const TriageView& v);
 
@@ -47,5 +52,9 @@ struct SecondOpinion {
 };
 // Nothing in it where nobody contradicts what the step rests on.
 SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step);
+// Of two verifiers that agree about a nudged replay, the one whose end speaks for chance counts: a
+// lie within the noise convicts nobody. The trainer's own device, which the run computes on, counts
+// against a verifier that contradicts it.
+void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules);
 
 }  // namespace gnomon::decide

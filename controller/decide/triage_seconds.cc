@@ -53,6 +53,7 @@ TriageStep name_alone(const TriageTest& test, const TriageAnswer& alone, const T
 std::optional<SecondOpinion> second_opinion(const TriageView& v, const TriageTest& test) {
   const TriageAnswer* first = v.answer(test.kind, test.seed);
   if (first == nullptr || first->failed) return std::nullopt;
+  if (first->on_trainer && is_nudged(first->kind)) return std::nullopt;
   std::vector<const TriageAnswer*> seconds;
   for (const TriageAnswer& known : v.evidence.seconds) {
     if (known.kind == test.kind && known.seed == test.seed) seconds.push_back(&known);
@@ -92,6 +93,22 @@ SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step) {
   }
   if (!tests.empty()) result.next = TriageStep::ask(std::move(tests));
   return result;
+}
+
+void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules) {
+  for (const TriageAnswer& second : evidence.seconds) {
+    const TriageView v{evidence, rules};
+    for (TriageAnswer& first : evidence.answers) {
+      const bool same = first.kind == second.kind && first.seed == second.seed;
+      if (!same || !is_nudged(first.kind) || first.failed || second.failed) continue;
+      if (!agree(v, first, second)) {
+        if (second.on_trainer) first = second;
+      } else if (first.end_loss && second.end_loss) {
+        const double one = *first.end_loss, other = *second.end_loss;
+        first.end_loss = first.kind == "fp8_nudged" ? std::min(one, other) : std::max(one, other);
+      }
+    }
+  }
 }
 
 }  // namespace gnomon::decide

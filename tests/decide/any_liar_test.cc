@@ -12,6 +12,7 @@
 namespace gnomon::decide {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -31,9 +32,10 @@ class Draw {
 
 // The first five are about BF16's end loss.
 constexpr const char* kKinds[] = {
-    "off",         "end off",       "stale",      "no difference",  "constant",
-    "not finite",  "other tokens",  "other bits", "the run's bits", "steps left out",
-    "BF16 nudged", "FP8 in triage", "offset",     "low probes",     "odd scores"};
+    "off",          "end off",     "stale",          "no difference",  "constant", "not finite",
+    "other tokens", "other bits",  "the run's bits", "steps left out", "offset",   "low probes",
+    "odd scores",   "BF16 nudged", "FP8 in triage",  "FP8 spikes"};
+constexpr int64_t kOfTriage = 13;  // and those after it
 
 struct Lying {
   int64_t kind = 0;  // of kKinds
@@ -50,8 +52,10 @@ struct Lying {
 
 class AnyLiar {
  public:
-  AnyLiar(uint64_t seed, Truth truth, int64_t sources_min) : draw_(seed) {
-    lying_.kind = draw_.below(std::ssize(kKinds));
+  AnyLiar(uint64_t seed, Truth truth, int64_t sources_min, int64_t first_kind = 0,
+          int64_t end_kind = std::ssize(kKinds))
+      : draw_(seed) {
+    lying_.kind = first_kind + draw_.below(end_kind - first_kind);
     // Which tokens it took a trainer cannot say.
     const bool of_tokens = std::string_view(kKinds[lying_.kind]) == "other tokens";
     const int64_t count = std::max<int64_t>(1 + draw_.below(4), sources_min - (of_tokens ? 0 : 1));
@@ -69,6 +73,7 @@ class AnyLiar {
         fmt::format("seed {}: {}; {} verifiers, trainer replays: {}, answers up to {} steps late",
                     seed, lying_.words(), count, truth.trainer_replays, late_most_);
     verifiers_ = truth.verifiers;
+    steps_ = truth.total_steps;
     run_ = std::make_unique<SimulatedRun>(std::move(truth), scenario_policy());
   }
 
@@ -80,7 +85,7 @@ class AnyLiar {
     };
     run.filter = [this](const Event& event) { return !hold(event); };
     run.start();
-    while (run.step < 1000 && !run.paused) {
+    while (run.step < steps_ && !run.paused) {
       run.advance();
       feed_due();
     }
@@ -134,6 +139,8 @@ class AnyLiar {
       answer.steps.clear(), answer.losses.clear(), answer.run_losses.clear();
     if (is("BF16 nudged") && of_triage && in_bf16 && end) *end *= factor;
     if (is("FP8 in triage") && of_triage && !in_bf16 && end) *end *= factor;
+    if (is("FP8 spikes") && of_triage && !in_bf16)
+      for (double& loss : answer.losses) loss += 3;
     if (is("offset") && answer.start_loss_plan) *answer.start_loss_plan *= factor;
     if (is("low probes") && answer.purpose == "probe" && end) *end *= 1 - std::abs(factor - 1);
     if (is("odd scores"))
@@ -174,7 +181,7 @@ class AnyLiar {
 
   Draw draw_;
   Lying lying_;
-  int64_t late_most_ = 0;
+  int64_t late_most_ = 0, steps_ = 0;
   std::string words_;
   std::vector<std::string> verifiers_;
   std::unique_ptr<SimulatedRun> run_;
@@ -204,6 +211,37 @@ TEST(AnyLiarTest, HarmsNoHealthyRun) {
     found_liar += scene.found_liar();
   }
   EXPECT_GT(found_liar, 150) << "of 300 scenes: some kinds of lies show in no healthy run";
+}
+
+// Windows part by what is their own, and now and then one is over the ceiling by chance.
+TEST(AnyLiarTest, BlamesNoWideWindowOfHealthyFp8) {
+  int64_t alarms = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    AnyLiar scene(seed, wide_windows(4000, 0.05, 0.75, seed), 2, kOfTriage);
+    const SimulatedRun& run = scene.play();
+    SCOPED_TRACE(scene.words());
+    EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
+    EXPECT_THAT(run.directives("set_plan"), IsEmpty());
+    EXPECT_THAT(run.directives("rollback"), IsEmpty());
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
+    alarms += std::ssize(run.decisions("alarm"));
+  }
+  EXPECT_GT(alarms, 300);
+}
+
+// A spike that rounding decides, which no replay from nudged weights shows.
+TEST(AnyLiarTest, BlamesNoSpikeOfChance) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Truth truth;
+    truth.chance_spikes = {333, 533, 733};
+    AnyLiar scene(seed, truth, 2, kOfTriage);
+    const SimulatedRun& run = scene.play();
+    SCOPED_TRACE(scene.words());
+    EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
+    EXPECT_THAT(verdicts(run), Contains(AnyOf("generic_spike", "unexplained")));
+    EXPECT_THAT(run.directives("set_plan"), IsEmpty());
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
+  }
 }
 
 // A weight flips while one of them lies: what the loss shows of it is undone, and nobody else pays.

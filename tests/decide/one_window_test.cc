@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/philox.h"
 #include "tests/decide/scenarios.h"
 
 namespace gnomon::decide {
@@ -11,20 +10,8 @@ namespace {
 
 constexpr int64_t kSteps = 60000;
 
-// Windows of FP8 lie `mean` above BF16, give or take `spread`, and rounding adds -0.15% to 0.35%.
-Truth wide_windows(double mean, double spread) {
-  Truth truth;
-  truth.total_steps = kSteps;
-  truth.noise_percent = 0.5;
-  truth.of_window = [=](int64_t start) {
-    const double u = philox_uniform(philox(7, 1, static_cast<uint64_t>(start))[0]);
-    return mean + spread * (2 * u - 1);
-  };
-  return truth;
-}
-
 TEST(OneWindow, WideOnesThatRoundingLiftsOverTheCeilingAreNoVerdict) {
-  SimulatedRun run(wide_windows(0.05, 0.68), scenario_policy());
+  SimulatedRun run(wide_windows(kSteps, 0.05, 0.68), scenario_policy());
   run.start();
   run.train_until(kSteps);
   run.end();
@@ -44,7 +31,7 @@ TEST(OneWindow, WideOnesThatRoundingLiftsOverTheCeilingAreNoVerdict) {
 
 // A fault that some windows show over the ceiling, and that is there before D's deviation is known.
 TEST(OneWindow, AFaultUnderTheCeilingIsFoundByTheWindowsThatFollowOne) {
-  SimulatedRun run(wide_windows(0.85, 0.1), with([](Policy& p) { p.window.every = 0; }));
+  SimulatedRun run(wide_windows(kSteps, 0.85, 0.1), with([](Policy& p) { p.window.every = 0; }));
   run.start();
   run.train_until_phase("contained", kSteps);
   const auto verdicts = run.decisions("verdict");

@@ -66,11 +66,14 @@ std::set<std::string> SimulatedRun::fp8(const std::string& toml) const {
   return cache[toml] = result;
 }
 
-double SimulatedRun::step_loss(int64_t at, double damage_before,
-                               const std::set<std::string>& sites) const {
+double SimulatedRun::step_loss(int64_t at, double damage_before, const std::set<std::string>& sites,
+                               bool nudged) const {
   const double noise = philox_uniform(philox(7, 1, static_cast<uint64_t>(at))[0]) - 0.5;
   double loss = held_out(at, damage_before) * (1 + 0.01 * noise);
   if (truth_.bump) loss += truth_.bump(at, sites);
+  const bool by_chance =
+      !nudged && !sites.empty() && std::ranges::count(truth_.chance_spikes, at) > 0;
+  if (by_chance) loss += 3;
   if (truth_.bump_of_damaged) loss += truth_.bump_of_damaged(at, damage_before);
   return loss;
 }
@@ -159,7 +162,7 @@ void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string
   const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();
   bool differs = bad || sound || queued.order.nudge != 0 || (truth_.inexact && !sites.empty());
   for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
-    const double loss = step_loss(at, total, sites);
+    const double loss = step_loss(at, total, sites, queued.order.nudge != 0);
     if (truth_.damage && damaged) total += truth_.damage(at, sites);
     if (!std::isfinite(loss)) total = loss;
     result.steps.push_back(at);

@@ -30,6 +30,8 @@ struct Truth {
   std::function<double(int64_t step, const std::set<std::string>& fp8_sites)> bump;
   // The same under any plan, where the weights have taken damage (per cent) before.
   std::function<double(int64_t step, double damage)> bump_of_damaged;
+  // Steps at which FP8 spikes by 3 nats, unless its weights were nudged: rounding decides it.
+  std::vector<int64_t> chance_spikes;
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   std::function<bool(int64_t step)> silent_flip;  // other bits from here on, and no damage
@@ -126,7 +128,8 @@ class SimulatedRun : public simulate::Stage {
   void score(const Queued& queued, const std::set<std::string>& sites, ReplayFinished& result);
   std::string next_verifier(const OrderReplay& order);
   std::set<std::string> fp8(const std::string& plan) const;
-  double step_loss(int64_t at, double damage_before, const std::set<std::string>& sites) const;
+  double step_loss(int64_t at, double damage_before, const std::set<std::string>& sites,
+                   bool nudged = false) const;
   double held_out(int64_t at, double total_damage) const;
 
   Truth truth_;
