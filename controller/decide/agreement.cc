@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 namespace gnomon::decide {
 namespace {
@@ -71,6 +72,20 @@ Agreement compare_witnesses(const Witness& one, const Witness& other, double noi
                                                "{:.2f}%",
                                                noise_percent));
   return result;
+}
+
+bool agree_but_for_offset(Witness one, Witness other, double noise_percent) {
+  one.measured = without_offset(std::move(one.measured));
+  other.measured = without_offset(std::move(other.measured));
+  return compare_witnesses(one, other, noise_percent).agrees;
+}
+
+bool offsets_apart(const Witness& one, const Witness& other, double noise_percent) {
+  const Measurement& a = one.measured;
+  const Measurement& b = other.measured;
+  if (!a.offset || !b.offset) return false;
+  if (comparable(one, other)) return !same_number(a.offset, b.offset);
+  return !(100 * std::abs(*a.offset - *b.offset) <= noise_percent * std::abs(*a.reference));
 }
 
 bool borne_out(const std::optional<double>& reports_percent, double d_percent) {

@@ -36,6 +36,10 @@ struct Agreement {
 // same way. Of verifiers both or none say that the run took other tokens; a trainer cannot say it.
 Agreement compare_witnesses(const Witness& one, const Witness& other, double noise_percent);
 
+// The same where what evaluating in FP8 costs at equal weights is left out.
+bool agree_but_for_offset(Witness one, Witness other, double noise_percent);
+bool offsets_apart(const Witness& one, const Witness& other, double noise_percent);
+
 // Does the trainer's own report bear a gap out? `reports_percent` is how far the trainer's reported
 // losses lie over the replay's at the window's end. A gap in the weights shows there, smaller.
 bool borne_out(const std::optional<double>& reports_percent, double d_percent);

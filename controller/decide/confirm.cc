@@ -1,10 +1,10 @@
 #include "controller/decide/confirm.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <utility>
 
 #include "controller/decide/bases.h"
@@ -27,7 +27,6 @@ constexpr int64_t kAskedSecond = 1, kAskedThird = 2, kAskedTrainer = 4;
 constexpr int64_t kSettled =
     4;  // windows of a verifier after which others would have been heard of
 constexpr int kPriorityConfirm = 40;
-constexpr double kApart = 3;              // errors of a mean
 constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
 
 bool has_answered(const WindowState& window, const std::string& verifier) {
@@ -278,11 +277,65 @@ std::optional<size_t> plausible(const Core& core, const WindowState& window) {
   return first == second ? std::nullopt : std::optional<size_t>(first ? 0 : 1);
 }
 
+void record_offsets(Core& core, const WindowState& window) {
+  std::vector<std::string> said;
+  for (const Witness& one : window.witnesses) {
+    if (one.measured.offset)
+      said.push_back(fmt::format("{:.4f} nats says {}", *one.measured.offset, one.verifier));
+  }
+  RecordDecision& decision = core.record(
+      "instrument",
+      fmt::format("{}: sources contradict each other about what evaluating in FP8 costs at equal "
+                  "weights: {}. Who is not borne out counts for nothing there; gaps do.",
+                  window_name(window), fmt::join(said, ", ")),
+      witness_evidence(window));
+  decision.window = window.id;
+}
+
+// Where two say the same of what evaluating in FP8 costs, they bear each other out. The windows of
+// whoever is contradicted and not borne out do not count for it. True when the case is about that,
+// and waits for another source or ends.
+bool weigh_offsets(Core& core, int64_t id, int priority) {
+  State& s = core.s;
+  WindowState& window = *find_window(s, id);
+  std::vector<std::string>& disputed = s.watch.instrument.offset_disputed;
+  const bool of_offset = of_case(s, id) && s.investigation->evidence.trigger == "offset";
+  const std::vector<Witness>& all = window.witnesses;
+  const auto apart = [&](const Witness& one, const Witness& other) {
+    return one.verifier != other.verifier && offsets_apart(one, other, noise_between(core));
+  };
+  std::vector<Witness> contradicted;
+  for (const Witness& one : all) {
+    const auto against =
+        std::ranges::count_if(all, [&](const auto& other) { return apart(one, other); });
+    if (against == std::ssize(all) - 1) contradicted.push_back(one);
+  }
+  if (contradicted.size() == all.size() && of_offset && ask_next(core, window, priority))
+    return true;
+  const bool news = std::ranges::none_of(contradicted, [&](const Witness& one) {
+    return std::ranges::count(disputed, one.verifier) > 0;
+  });
+  for (const Witness& one : all) std::erase(disputed, one.verifier);
+  for (const Witness& one : contradicted) disputed.push_back(one.verifier);
+  if (contradicted.empty()) return false;
+  if (news) record_offsets(core, window);
+  if (contradicted.front().verifier != all.front().verifier) return false;
+  if (window.measured) window.measured = without_offset(*window.measured);
+  if (!of_case(s, id)) return false;
+  TriageEvidence& evidence = s.investigation->evidence;
+  evidence.measured = without_offset(evidence.measured);
+  if (!of_offset) return false;
+  s.watch.offset_level = s.watch.offset_level_before;
+  withdraw_window(core, id);
+  return true;
+}
+
 void weigh(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(core.s, id);
   if (const auto pair = agreeing(core, window)) {
     settle_agreed(core, window);
     end_dispute(core, window, "two sources agree again");
+    if (weigh_offsets(core, id, priority)) return;
     return name_liars(core, id, pair->first, "");
   }
   if (ask_next(core, window, priority)) return;
@@ -296,8 +349,15 @@ void weigh(Core& core, int64_t id, int priority) {
     end_dispute(core, window, "one of them is not possible");
     return name_liars(core, id, *one, "and it answers what no replay can (" + why + ")");
   }
-  const Agreement seen =
-      compare_witnesses(window.witnesses[0], window.witnesses[1], noise_between(core));
+  const Witness one = window.witnesses[0], other = window.witnesses[1];
+  if (window.witnesses.size() == 2 && agree_but_for_offset(one, other, noise_between(core))) {
+    settle_agreed(core, window);
+    end_dispute(core, window, "two sources agree again about the weights");
+    if (weigh_offsets(core, id, priority)) return;
+    say_claims(core, window, true);
+    return continue_with(core, id);
+  }
+  const Agreement seen = compare_witnesses(one, other, noise_between(core));
   for (const Witness& witness : window.witnesses) note_checked(core.s, witness.verifier);
   break_instrument(
       core, id,
@@ -426,39 +486,6 @@ void confirm_failed(Core& core, int64_t id, const std::string& why) {
   if (ask_next(core, window, priority)) return;
   if (window.witnesses.size() >= 2) return weigh(core, id, priority);
   settle_alone(core, id);
-}
-
-std::string rests_on(const Core& core, const WindowState& window) {
-  const State& s = core.s;
-  const std::vector<EvidenceWindow>& seen = s.watch.seen;
-  if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
-  const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
-  const double scale = std::sqrt(s.watch.gap.scale.variance);
-  const double limit = window.judged ? window.judged->null_percent : 0;
-  const size_t older = s.watch.gap.newest.size() - seen.size();
-  struct Sum {
-    double d = 0, n = 0;
-  };
-  std::map<std::string, Sum> unconfirmed;
-  Sum all;
-  for (size_t i = 0; i < seen.size(); ++i) {
-    if (after && seen[i].start_step < *after) continue;
-    const double d = s.watch.gap.newest[older + i].d_percent;
-    if (!std::isfinite(d)) continue;
-    all.d += d;
-    all.n += 1;
-    if (seen[i].confirmed || seen[i].verifier.empty()) continue;
-    unconfirmed[seen[i].verifier].d += d;
-    unconfirmed[seen[i].verifier].n += 1;
-  }
-  for (const auto& [verifier, own] : unconfirmed) {
-    const double rest = all.n - own.n;
-    if (rest < 1) return verifier;
-    const double difference = own.d / own.n - (all.d - own.d) / rest;
-    const bool apart = difference > kApart * scale * std::sqrt(1 / own.n + 1 / rest);
-    if (apart && (all.d - own.d) / rest <= limit) return verifier;
-  }
-  return {};
 }
 
 }  // namespace gnomon::decide

@@ -21,7 +21,5 @@ bool ask_about_divergence(Core& core, int64_t window, const ReplayFinished& repl
 void confirm_for_case(Core& core, int64_t window);
 void handle_confirm(Core& core, int64_t window, const ReplayFinished& replay);
 void confirm_failed(Core& core, int64_t window, const std::string& why);
-// The verifier on whose unconfirmed windows alone an alarm of many windows rests; empty = none.
-std::string rests_on(const Core& core, const WindowState& window);
 
 }  // namespace gnomon::decide

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 
 #include "controller/decide/containment.h"
 #include "controller/decide/gap_settings.h"
@@ -13,6 +14,7 @@ namespace gnomon::decide {
 namespace {
 
 constexpr size_t kGenericSpikesMax = 8;
+constexpr double kApart = 3;  // errors of a mean
 
 constexpr double kNoEvidence =
     3;  // about which healthy runs stay; each window of a fault multiplies R
@@ -182,6 +184,39 @@ void forget_verifier(Core& core, const std::string& verifier) {
 
 void forget_evidence_after(Core& core, int64_t base) {
   for (Chart& chart : charts_of(core)) exclude_after(chart.gap, chart.seen, chart.settings, base);
+}
+
+std::string rests_on(const Core& core, const WindowState& window) {
+  const State& s = core.s;
+  const std::vector<EvidenceWindow>& seen = s.watch.seen;
+  if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
+  const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
+  const double scale = std::sqrt(s.watch.gap.scale.variance);
+  const double limit = window.judged ? window.judged->null_percent : 0;
+  const size_t older = s.watch.gap.newest.size() - seen.size();
+  struct Sum {
+    double d = 0, n = 0;
+  };
+  std::map<std::string, Sum> unconfirmed;
+  Sum all;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (after && seen[i].start_step < *after) continue;
+    const double d = s.watch.gap.newest[older + i].d_percent;
+    if (!std::isfinite(d)) continue;
+    all.d += d;
+    all.n += 1;
+    if (seen[i].confirmed || seen[i].verifier.empty()) continue;
+    unconfirmed[seen[i].verifier].d += d;
+    unconfirmed[seen[i].verifier].n += 1;
+  }
+  for (const auto& [verifier, own] : unconfirmed) {
+    const double rest = all.n - own.n;
+    if (rest < 1) return verifier;
+    const double difference = own.d / own.n - (all.d - own.d) / rest;
+    const bool apart = difference > kApart * scale * std::sqrt(1 / own.n + 1 / rest);
+    if (apart && (all.d - own.d) / rest <= limit) return verifier;
+  }
+  return {};
 }
 
 }  // namespace gnomon::decide

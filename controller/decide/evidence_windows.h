@@ -23,6 +23,8 @@ void record_evidence_window(const GapState& gap, std::vector<EvidenceWindow>& se
 // evidence was at most 1, or else at its least, among those that are known one by one. Nothing for
 // other alarms.
 std::optional<int64_t> evidence_rises_after(const State& state, int64_t alarm, double risen);
+// The verifier on whose unconfirmed windows alone an alarm of many windows rests; empty = none.
+std::string rests_on(const Core& core, const WindowState& window);
 // True when that is, or may become, this step.
 bool evidence_may_rise_after(const State& state, int64_t step);
 // What the windows that hold a step have shown is forgotten. Of them those can be that are among

@@ -78,7 +78,7 @@ BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                        seconds))
 BOOST_DESCRIBE_STRUCT(InstrumentState, (),
                       (checks, mean_square, last_percent, windows_since, broken, disputed,
-                       scale_agreed, scale_recorded, unanswered))
+                       scale_agreed, scale_recorded, unanswered, offset_disputed))
 BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
@@ -115,11 +115,11 @@ BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(ShakenState, (), (sums, plan_version))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, offset_down, offset_level, offset_level_step,
-                       offset_windows, seen, long_seen, offset_seen, offset_down_seen, instrument,
-                       burst_left, windows_judged, every, next_long, long_start, unverified_windows,
-                       dirty_since, stability, shaken, sentinels, audits_unusable, audit_in,
-                       called_start, called_step, health))
+                      (gap, long_gap, offset, offset_down, offset_level, offset_level_before,
+                       offset_level_step, offset_windows, seen, long_seen, offset_seen,
+                       offset_down_seen, instrument, burst_left, windows_judged, every, next_long,
+                       long_start, unverified_windows, dirty_since, stability, shaken, sentinels,
+                       audits_unusable, audit_in, called_start, called_step, health))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
                       (verifier, windows, since_check, to_check, zeros, repeats, exact, was_exact,
                        recent, plan_version, last_start, last_reference, last_hash))

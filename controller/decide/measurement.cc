@@ -60,4 +60,10 @@ Measurement measure_probe(const ReplayFinished& replay) {
                  "the run's end");
 }
 
+Measurement without_offset(Measurement measured) {
+  measured.offset.reset();
+  measured.start_loss_plan.reset();
+  return measured;
+}
+
 }  // namespace gnomon::decide

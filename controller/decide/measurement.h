@@ -29,5 +29,6 @@ bool end_left_out(const ReplayFinished& replay, int64_t steps);
 Measurement measure_shadow(const ReplayFinished& replay);
 // From an FP8 replay beside a BF16 run: w8 is the replay's end and the run's end is the reference.
 Measurement measure_probe(const ReplayFinished& replay);
+Measurement without_offset(Measurement measured);
 
 }  // namespace gnomon::decide

@@ -33,7 +33,8 @@ void follow(Watch& watch, double offset, double step, double allowed) {
 GapVerdict observe_offset(Core& core, const WindowState& window) {
   Watch& watch = core.s.watch;
   const Measurement& m = *window.measured;
-  if (!m.offset) return {};
+  const std::vector<std::string>& disputed = watch.instrument.offset_disputed;
+  if (!m.offset || std::ranges::count(disputed, window.verifier) > 0) return {};
   if (watch.offset.scale.plan_version != window.plan_version) {
     watch.offset_windows = 0;
     watch.offset_level = 0;
@@ -82,6 +83,7 @@ std::string offset_words(const WindowState& window, const GapVerdict& verdict) {
 void restart_offset(State& state, const Measurement& newest) {
   restart_gap(state.watch.offset);
   restart_gap(state.watch.offset_down);
+  state.watch.offset_level_before = state.watch.offset_level;
   state.watch.offset_level = percent_of(newest);
 }
 

@@ -158,6 +158,8 @@ struct InstrumentState {
   double scale_agreed = 0;    // s of the detector that two sources have agreed upon; 0 = none yet
   double scale_recorded = 0;  // the newest growth of s that was said
   int64_t unanswered = 0;     // checks in a row without an answer that can be used
+  // Verifiers whose offset another one contradicts, and nobody has borne out since.
+  std::vector<std::string> offset_disputed;
 };
 
 // A transient fault that was found.
@@ -297,7 +299,8 @@ struct Watch {
   GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, above its level
   GapState offset_down;     // and below it
   double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
-  double offset_level_step = 0;  // the same mean of the windows' first steps
+  double offset_level_before = 0;  // what it was when an alarm set it anew
+  double offset_level_step = 0;    // the same mean of the windows' first steps
   int64_t offset_windows = 0;
   std::vector<EvidenceWindow> seen;         // the windows of gap.newest
   std::vector<EvidenceWindow> long_seen;    // of long_gap.newest

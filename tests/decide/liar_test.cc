@@ -245,6 +245,52 @@ TEST(LiarTest, NoDifferenceHidesNoFaultFromTwo) {
   }
 }
 
+// One of two evaluates FP8 wrongly and BF16 rightly. Nobody can say which; both say what FP8
+// damages.
+TEST(LiarTest, AnOffsetThatOneGetsWrongHidesNoFaultAndBlamesNobody) {
+  for (const double factor : {0.96, 1.02}) {
+    for (const bool faulty : {false, true}) {
+      for (const bool equal : {false, true}) {
+        Scene scene{"", [=](ReplayFinished& answer) {
+                      if (answer.start_loss_plan) *answer.start_loss_plan *= factor;
+                    }};
+        scene.equal_fingerprints = equal;
+        const SimulatedRun run =
+            played(scene, faulty ? numerical_fault({kGuilty}, 401, 1001) : Truth());
+        SCOPED_TRACE(fmt::format("{} {} {}", factor, faulty, equal));
+        EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+        EXPECT_FALSE(run.state.watch.instrument.broken);
+        EXPECT_THAT(verdicts(run), Not(Contains("scale_drift")));
+        EXPECT_EQ(std::ranges::count(verdicts(run), "fp8_numerics") > 0, faulty);
+        EXPECT_NEAR(run.damage, 0, 5) << "of 120%";
+        if (!faulty) {
+          EXPECT_THAT(run.directives(""), IsEmpty());
+        }
+      }
+    }
+  }
+}
+
+// The other two bear each other out: a drift is found.
+TEST(LiarTest, AnOffsetThatOneOfThreeGetsWrongHidesNoDrift) {
+  for (const bool equal : {false, true}) {
+    Truth drift;
+    drift.drift = [](int64_t step) { return step >= 500 ? 2.0 : 0.0; };
+    Scene scene{"", [](ReplayFinished& answer) {
+                  if (answer.start_loss_plan) *answer.start_loss_plan *= 1.02;
+                }};
+    scene.verifiers = kThree;
+    scene.equal_fingerprints = equal;
+    const SimulatedRun run = played(scene, drift);
+    SCOPED_TRACE(equal);
+    const auto found = run.decisions("verdict");
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found.front().verdict, "scale_drift");
+    EXPECT_GE(found.front().step, 500);
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, "v1:1");
+  }
+}
+
 // Nor does a trainer whose losses bear nobody out: no difference again and again is not possible.
 TEST(LiarTest, NoDifferenceAgainAndAgainIsNamedBesideAnHonestOne) {
   for (const char* liar : {"v1:1", "v2:2"}) {
