@@ -14,7 +14,7 @@ namespace gnomon::decide {
 namespace {
 
 constexpr size_t kGenericSpikesMax = 8;
-constexpr double kApart = 3;  // errors of a mean
+constexpr double kErrorsApart = 3;  // errors of a mean
 
 constexpr double kNoEvidence =
     3;  // about which healthy runs stay; each window of a fault multiplies R
@@ -213,7 +213,7 @@ std::string rests_on(const Core& core, const WindowState& window) {
     const double rest = all.n - own.n;
     if (rest < 1) return verifier;
     const double difference = own.d / own.n - (all.d - own.d) / rest;
-    const bool apart = difference > kApart * scale * std::sqrt(1 / own.n + 1 / rest);
+    const bool apart = difference > kErrorsApart * scale * std::sqrt(1 / own.n + 1 / rest);
     if (apart && (all.d - own.d) / rest <= limit) return verifier;
   }
   return {};

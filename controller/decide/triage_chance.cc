@@ -46,6 +46,12 @@ TriageStep chance_verdict(const TriageView& v, const std::string& why,
       .on(std::move(rests_on));
 }
 
+// The run's plan was replayed, and bits say what came out.
+bool by_bits(const TriageView& v) {
+  const TriageAnswer* same = v.answer("same");
+  return same != nullptr && same->reproduction && same->reproduction->bitwise;
+}
+
 // Where the nudged replays ended; of a gap also its BF16 replay.
 struct Ends {
   double lowest_fp8, highest_fp8, lowest_bf16, highest_bf16;
@@ -139,7 +145,7 @@ std::optional<TriageStep> chance_of_spike(const TriageView& v) {
                         fmt::format("only {} of {} replays under the run's plan and {} of {} in "
                                     "BF16 suffer (Fisher's exact test: p = {:.2g})",
                                     fp8, fp8_all, bf16, bf16_all, p),
-                        {without});
+                        {without, by_bits(v) ? nullptr : v.plain()});
 }
 
 // Healthy ends lie within this of each other; the run's own end lies far beyond all of them.
@@ -170,9 +176,7 @@ std::optional<TriageStep> chance_of_gap(const TriageView& v) {
   }
   const double own = *v.evidence.measured.reference + *v.evidence.measured.gap;
   if (std::min(own, ends.lowest_fp8) <= allowed(v, ends)) {
-    const TriageAnswer* same = v.answer("same");
-    const bool by_bits = same != nullptr && same->reproduction && same->reproduction->bitwise;
-    if (!by_bits && stands_alone(v, ends)) {
+    if (!by_bits(v) && stands_alone(v, ends)) {
       if (!seen.open.empty()) return TriageStep::ask(seen.open);
       return std::nullopt;
     }

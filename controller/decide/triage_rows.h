@@ -23,6 +23,8 @@ struct TriageView {
   static bool reproduces(const TriageAnswer* known) {
     return known != nullptr && known->reproduction && known->reproduction->reproduces;
   }
+  // The replay under the run's own plan that speaks first: one that does it again, if any does.
+  const TriageAnswer* plain() const;
   // A sentence's beginning: what replays under the run's own plan gave.
   std::string seen_same() const;
 };
@@ -52,6 +54,8 @@ struct SecondOpinion {
 };
 // Nothing in it where nobody contradicts what the step rests on.
 SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step);
+// Another source was asked for the answered test, and none could do it.
+bool borne_out_by_nobody(const TriageView& v, const TriageTest& test);
 // Of two verifiers that agree about a nudged replay, the one whose end speaks for chance counts: a
 // lie within the noise convicts nobody. The trainer's own device, which the run computes on, counts
 // against a verifier that contradicts it.

@@ -95,6 +95,18 @@ SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step) {
   return result;
 }
 
+bool borne_out_by_nobody(const TriageView& v, const TriageTest& test) {
+  const TriageAnswer* first = v.answer(test.kind, test.seed);
+  const auto is_of = [&](const TriageAnswer& second) {
+    return second.kind == test.kind && second.seed == test.seed;
+  };
+  const auto is_other = [&](const TriageAnswer& second) {
+    return is_of(second) && !second.failed && second.verifier != first->verifier;
+  };
+  return std::ranges::any_of(v.evidence.seconds, is_of) &&
+         std::ranges::none_of(v.evidence.seconds, is_other);
+}
+
 void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules) {
   for (const TriageAnswer& second : evidence.seconds) {
     const TriageView v{evidence, rules};

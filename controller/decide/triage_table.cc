@@ -14,7 +14,7 @@ namespace gnomon::decide {
 namespace {
 
 constexpr double kKernelShare = 0.1;  // of the offset, that two ways to compute FP8 may differ by
-constexpr double kKernelNoise = 3;    // deviations that a gap must lose without the FP8 kernels
+constexpr double kDeviations = 3;     // deviations of D that are no chance
 
 // Nobody's word is enough: does a second source say the same of the BF16 replay?
 std::optional<TriageStep> ask_confirmation(const TriageView& v) {
@@ -142,7 +142,7 @@ std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const st
   const double without = 100 * (*fake->end_loss - reference) / reference;
   const bool closes = !std::isfinite(d)
                           ? without <= v.rules.tolerance_percent
-                          : without <= d / 2 && d - without >= kKernelNoise * v.rules.noise_percent;
+                          : without <= d / 2 && d - without >= kDeviations * v.rules.noise_percent;
   if (!closes) return std::nullopt;
   return TriageStep::end(
              "kernel_bug",
@@ -280,11 +280,16 @@ bool TriageView::suffers(const SpikeComparison& seen) const {
   return seen.non_finite || (evidence.finding->kind != "non_finite" && seen.spikes);
 }
 
-std::string TriageView::seen_same() const {
+const TriageAnswer* TriageView::plain() const {
   const TriageAnswer* same = answer("same");
   for (const ReplayRole other : {ReplayRole("same_elsewhere"), ReplayRole("same_on_trainer")}) {
     if (!reproduces(same) && reproduces(answer(other))) same = answer(other);
   }
+  return same;
+}
+
+std::string TriageView::seen_same() const {
+  const TriageAnswer* same = plain();
   return same != nullptr && same->reproduction
              ? same->reproduction->sentence
              : std::string("No verifier could replay the window under the same plan");
@@ -341,6 +346,16 @@ TriageStep bear_out_pairs(const TriageView& v, TriageStep step) {
   std::vector<TriageTest> pairs = ruled_out_chance(v);
   if (!pairs.empty() && v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
     return TriageStep::ask({{"same_elsewhere"}});
+  const auto by_nobody = [&](const TriageTest& test) { return borne_out_by_nobody(v, test); };
+  // Two sources bear D out; what pairs take from it is noise.
+  const double least = v.rules.one_window_percent + kDeviations * v.rules.noise_percent;
+  const bool near = v.evidence.measured.d_percent.value_or(HUGE_VAL) <= least;
+  if (near && v.rules.other_verifiers && std::ranges::any_of(pairs, by_nobody)) {
+    return TriageStep::end(
+        "chance", v.seen_same() +
+                      ", and so do replays whose weights were nudged by a rounding error, but one "
+                      "verifier alone says so: only further windows can tell.");
+  }
   std::ranges::move(pairs, std::back_inserter(step.rests_on));
   return step;
 }

@@ -62,6 +62,7 @@ class AnyLiar {
     truth.trainer_replays = count + 1 == sources_min || draw_.one_in(3);
     truth.verifiers.clear();
     for (int64_t i = 1; i <= count; ++i) truth.verifiers.push_back(fmt::format("v{}:{}", i, i));
+    truth.equal_fingerprints = seed % 3 != 0;
     truth.replays_per_step_percent = 20 + 10 * draw_.below(9);
     const double size = std::exp(draw_.uniform(std::log(0.3), std::log(6.0)));
     lying_.percent = draw_.one_in(2) ? size : -size;
