@@ -123,6 +123,9 @@ std::optional<TriageStep> machine_or_data(const TriageView& v, const TriageAnswe
                  first.sentence + ": a transient fault of hardware or software, not FP8." + or_wire,
                  first);
   }
+  // Which tokens it took the trainer cannot say; and one verifier's word takes back no run whose
+  // loss shows no damage.
+  if (first.other_batch && v.of_audit() && !two_differ(v)) return std::nullopt;
   // The run goes back before either.
   if (second != nullptr && second->reproduction->bitwise &&
       second->reproduction->other_batch != first.other_batch) {

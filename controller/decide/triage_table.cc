@@ -122,7 +122,9 @@ std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const st
           .on({{arm}});
     return std::nullopt;
   }
-  if (const auto share = offset_difference(v, *fake); share && *share > kKernelShare) {
+  const auto share = offset_difference(v, *fake);
+  const bool alone = v.rules.other_verifiers && borne_out_by_nobody(v, {arm});
+  if (share && *share > kKernelShare && !alone) {
     return TriageStep::end(
                "kernel_bug",
                v.seen_same() +

@@ -291,6 +291,38 @@ TEST(LiarTest, AnOffsetThatOneOfThreeGetsWrongHidesNoDrift) {
   }
 }
 
+// It alone repeats the damage, as an alarm of many windows has chosen: no other says it is the
+// kernel.
+TEST(LiarTest, AnOffsetThatOneOfThreeGetsWrongIsNoKernelBug) {
+  for (int64_t from = 401; from <= 461; from += 5) {
+    Scene scene{"", [](ReplayFinished& answer) {
+                  if (answer.start_loss_plan) *answer.start_loss_plan *= 0.99;
+                }};
+    scene.verifiers = kThree;
+    scene.equal_fingerprints = false;
+    const SimulatedRun run = played(scene, numerical_fault({kGuilty}, from, 1001));
+    EXPECT_THAT(verdicts(run), Contains("fp8_numerics")) << from;
+    EXPECT_THAT(verdicts(run), Not(Contains("kernel_bug"))) << from;
+  }
+}
+
+// Which tokens a run took its trainer cannot say, and the loss shows no damage.
+TEST(LiarTest, OtherTokensThatOneAloneSeesTakeNoRunBack) {
+  for (const int64_t from : {100, 300, 500, 512}) {
+    Scene scene{"", [](ReplayFinished& answer) {
+                  if (answer.arm != "same" || answer.steps.empty()) return;
+                  answer.first_mismatch_step = answer.first_other_batch_step = answer.steps[0];
+                  answer.other_batches = {{answer.steps[0], "run", "data"}};
+                }};
+    scene.verifiers = {"v1:1"};
+    scene.trainer = true;
+    scene.from_step = from;
+    const SimulatedRun run = played(scene, Truth());
+    EXPECT_THAT(run.decisions("alarm"), Not(IsEmpty())) << from;
+    EXPECT_THAT(run.directives(""), IsEmpty()) << from;
+  }
+}
+
 // Nor does a trainer whose losses bear nobody out: no difference again and again is not possible.
 TEST(LiarTest, NoDifferenceAgainAndAgainIsNamedBesideAnHonestOne) {
   for (const char* liar : {"v1:1", "v2:2"}) {
