@@ -56,9 +56,8 @@ struct SecondOpinion {
 SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step);
 // Another source was asked for the answered test, and none could do it.
 bool borne_out_by_nobody(const TriageView& v, const TriageTest& test);
-// Of two verifiers that agree about a nudged replay, the one whose end speaks for chance counts: a
-// lie within the noise convicts nobody. The trainer's own device, which the run computes on, counts
-// against a verifier that contradicts it.
+// Of two sources that agree about a nudged replay, the one whose end speaks for chance counts: a
+// lie within the noise convicts nobody.
 void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules);
 
 }  // namespace gnomon::decide

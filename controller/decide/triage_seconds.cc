@@ -73,10 +73,13 @@ std::optional<SecondOpinion> second_opinion(const TriageView& v, const TriageTes
     return SecondOpinion{name_alone(test, second, *first, third), std::nullopt, ""};
   if (known && agree(v, second, third) && !first->on_trainer)
     return SecondOpinion{name_alone(test, *first, second, third), std::nullopt, ""};
+  const bool by_trainer = second.on_trainer || (known && third.on_trainer);
+  const char* so = by_trainer && is_nudged(test.kind)
+                       ? "of which the trainer's own device counts"
+                       : "which counts for nothing: nobody else can say who is wrong";
   return SecondOpinion{std::nullopt, test,
-                       fmt::format(" {} and {} contradict each other about one replay ({}), which "
-                                   "counts for nothing: nobody else can say who is wrong.",
-                                   first->verifier, second.verifier, name_of(test))};
+                       fmt::format(" {} and {} contradict each other about one replay ({}), {}.",
+                                   first->verifier, second.verifier, name_of(test), so)};
 }
 
 }  // namespace
@@ -113,12 +116,9 @@ void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules) {
     for (TriageAnswer& first : evidence.answers) {
       const bool same = first.kind == second.kind && first.seed == second.seed;
       if (!same || !is_nudged(first.kind) || first.failed || second.failed) continue;
-      if (!agree(v, first, second)) {
-        if (second.on_trainer) first = second;
-      } else if (first.end_loss && second.end_loss) {
-        const double one = *first.end_loss, other = *second.end_loss;
-        first.end_loss = first.kind == "fp8_nudged" ? std::min(one, other) : std::max(one, other);
-      }
+      if (!agree(v, first, second) || !first.end_loss || !second.end_loss) continue;
+      const double one = *first.end_loss, other = *second.end_loss;
+      first.end_loss = first.kind == "fp8_nudged" ? std::min(one, other) : std::max(one, other);
     }
   }
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <utility>
 
 #include "base/errors.h"
@@ -247,6 +246,29 @@ std::optional<TriageStep> bear_out(const TriageView& v) {
                                        "damage: nothing follows.");
 }
 
+// Where one verifier's nudged replays alone exclude chance, they are done again elsewhere, by one
+// that is shown to compute as the run does. triage() asks for that, or marks what is disputed.
+std::optional<TriageStep> bear_out_pairs(const TriageView& v) {
+  const std::vector<TriageTest> pairs = ruled_out_chance(v);
+  if (pairs.empty()) return std::nullopt;
+  if (v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
+    return TriageStep::ask({{"same_elsewhere"}});
+  const auto by_nobody = [&](const TriageTest& test) { return borne_out_by_nobody(v, test); };
+  // Two sources bear D out; what pairs take from it is noise.
+  const double least = v.rules.one_window_percent + kDeviations * v.rules.noise_percent;
+  const bool near = v.evidence.measured.d_percent.value_or(HUGE_VAL) <= least;
+  if (near && v.rules.other_verifiers && std::ranges::any_of(pairs, by_nobody)) {
+    return TriageStep::end(
+        "chance", v.seen_same() +
+                      ", and so do replays whose weights were nudged by a rounding error, but one "
+                      "verifier alone says so: only further windows can tell.");
+  }
+  TriageStep open;
+  open.rests_on = pairs;
+  const SecondOpinion opinion = ask_second_sources(v, open);
+  return opinion.next || opinion.disputed ? std::optional(open) : std::nullopt;
+}
+
 std::optional<TriageStep> blame_fp8(const TriageView& v) {
   return TriageStep::end("fp8_numerics",
                          v.seen_same() + ", and BF16 does not suffer: FP8 is to blame.");
@@ -264,6 +286,7 @@ constexpr Row kRows[] = {
     {of_step, ask_bf16},                 // does BF16 suffer too?
     {of_step_in_fp8, ask_confirmation},  // it does not, says one
     {asks_chance, ask_chance},           // do nudged replays part as the plain ones did?
+    {asks_chance, bear_out_pairs},       // is that one verifier's word?
     {of_all, ask_kernel},                // the same FP8 values by other code
     {of_small_gap, ask_growth},          // a small gap that stays small is borne
     {of_all, blame_fp8},
@@ -331,45 +354,27 @@ TriageEvidence without_bits(TriageEvidence evidence) {
   return evidence;
 }
 
-void mark_disputed(TriageEvidence& evidence, const TriageTest& test) {
+// Nobody can say who is wrong: the answer counts for nothing. But of nudged replays the trainer's
+// own device, which the run computes on, stands against a verifier.
+void settle_disputed(TriageEvidence& evidence, const TriageTest& test) {
+  const auto by_trainer = std::ranges::find_if(evidence.seconds, [&](const TriageAnswer& second) {
+    return second.kind == test.kind && second.seed == test.seed && second.on_trainer;
+  });
+  const bool stands = is_nudged(test.kind) && by_trainer != evidence.seconds.end();
   for (TriageAnswer& answer : evidence.answers) {
     if (answer.kind != test.kind || answer.seed != test.seed) continue;
     TriageAnswer disputed;
     disputed.kind = answer.kind;
     disputed.seed = answer.seed;
     disputed.failed = disputed.disputed = true;
-    answer = std::move(disputed);
+    answer = stands ? *by_trainer : std::move(disputed);
   }
-}
-
-// FP8 is blamed by one window. Where one source's nudged replays alone exclude chance, they are
-// done again elsewhere, by a verifier that is shown to compute as the run does.
-TriageStep bear_out_pairs(const TriageView& v, TriageStep step) {
-  std::vector<TriageTest> pairs = ruled_out_chance(v);
-  if (!pairs.empty() && v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
-    return TriageStep::ask({{"same_elsewhere"}});
-  const auto by_nobody = [&](const TriageTest& test) { return borne_out_by_nobody(v, test); };
-  // Two sources bear D out; what pairs take from it is noise.
-  const double least = v.rules.one_window_percent + kDeviations * v.rules.noise_percent;
-  const bool near = v.evidence.measured.d_percent.value_or(HUGE_VAL) <= least;
-  if (near && v.rules.other_verifiers && std::ranges::any_of(pairs, by_nobody)) {
-    return TriageStep::end(
-        "chance", v.seen_same() +
-                      ", and so do replays whose weights were nudged by a rounding error, but one "
-                      "verifier alone says so: only further windows can tell.");
-  }
-  std::ranges::move(pairs, std::back_inserter(step.rests_on));
-  return step;
 }
 
 TriageStep ask_rows(const TriageView& view) {
   for (const Row& row : kRows) {
     if (!row.applies(view)) continue;
-    auto step = row.ask(view);
-    if (!step) continue;
-    const bool of_fp8 = step->verdict && (step->verdict->name == "fp8_numerics" ||
-                                          step->verdict->name == "kernel_bug");
-    return of_fp8 ? bear_out_pairs(view, std::move(*step)) : std::move(*step);
+    if (auto step = row.ask(view)) return std::move(*step);
   }
   GNOMON_ASSERT(false);  // the last row ends with a verdict
 }
@@ -397,7 +402,7 @@ TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
       if (step.verdict) step.verdict->sentence += disputes;
       return step;
     }
-    mark_disputed(known, *opinion.disputed);
+    settle_disputed(known, *opinion.disputed);
     disputes += opinion.sentence;
   }
 }
