@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "controller/decide/bases.h"
@@ -300,7 +301,11 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(s, id);
   std::vector<std::string>& disputed = s.watch.instrument.offset_disputed;
   const bool of_offset = of_case(s, id) && s.investigation->evidence.trigger == "offset";
-  const std::vector<Witness>& all = window.witnesses;
+  const std::string measured_by = window.witnesses.front().verifier;
+  std::vector<Witness> all;
+  std::ranges::copy_if(window.witnesses, std::back_inserter(all),
+                       [](const Witness& one) { return one.measured.offset.has_value(); });
+  if (all.size() < 2) return false;
   const auto apart = [&](const Witness& one, const Witness& other) {
     return one.verifier != other.verifier && offsets_apart(one, other, noise_between(core));
   };
@@ -310,8 +315,10 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
         std::ranges::count_if(all, [&](const auto& other) { return apart(one, other); });
     if (against == std::ssize(all) - 1) contradicted.push_back(one);
   }
-  if (contradicted.size() == all.size() && of_offset && ask_next(core, window, priority))
+  if (contradicted.size() == all.size() && of_offset && ask_next(core, window, priority)) {
+    window.confirmation.clear();
     return true;
+  }
   const bool news = std::ranges::none_of(contradicted, [&](const Witness& one) {
     return std::ranges::count(disputed, one.verifier) > 0;
   });
@@ -319,7 +326,8 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
   for (const Witness& one : contradicted) disputed.push_back(one.verifier);
   if (contradicted.empty()) return false;
   if (news) record_offsets(core, window);
-  if (contradicted.front().verifier != all.front().verifier) return false;
+  if (std::ranges::find(contradicted, measured_by, &Witness::verifier) == contradicted.end())
+    return false;
   if (window.measured) window.measured = without_offset(*window.measured);
   if (!of_case(s, id)) return false;
   TriageEvidence& evidence = s.investigation->evidence;
