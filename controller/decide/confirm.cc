@@ -286,9 +286,11 @@ void record_offsets(Core& core, const WindowState& window) {
   }
   RecordDecision& decision = core.record(
       "instrument",
-      fmt::format("{}: sources contradict each other about what evaluating in FP8 costs at equal "
-                  "weights: {}. Who is not borne out counts for nothing there; gaps do.",
-                  window_name(window), fmt::join(said, ", ")),
+      fmt::format(
+          "{}: sources contradict each other about what evaluating in FP8 costs at equal "
+          "weights: {}. What nobody bears out finds no drift; gaps are judged as before. A third "
+          "verifier can tell which of two is wrong.",
+          window_name(window), fmt::join(said, ", ")),
       witness_evidence(window));
   decision.window = window.id;
 }
@@ -301,7 +303,6 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(s, id);
   std::vector<std::string>& disputed = s.watch.instrument.offset_disputed;
   const bool of_offset = of_case(s, id) && s.investigation->evidence.trigger == "offset";
-  const std::string measured_by = window.witnesses.front().verifier;
   std::vector<Witness> all;
   std::ranges::copy_if(window.witnesses, std::back_inserter(all),
                        [](const Witness& one) { return one.measured.offset.has_value(); });
@@ -326,12 +327,11 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
   for (const Witness& one : contradicted) disputed.push_back(one.verifier);
   if (contradicted.empty()) return false;
   if (news) record_offsets(core, window);
-  if (std::ranges::find(contradicted, measured_by, &Witness::verifier) == contradicted.end())
-    return false;
+  const std::string& measured_by = window.witnesses.front().verifier;
+  if (std::ranges::count(contradicted, measured_by, &Witness::verifier) == 0) return false;
   if (window.measured) window.measured = without_offset(*window.measured);
-  if (!of_case(s, id)) return false;
-  TriageEvidence& evidence = s.investigation->evidence;
-  evidence.measured = without_offset(evidence.measured);
+  if (of_case(s, id))
+    s.investigation->evidence.measured = without_offset(s.investigation->evidence.measured);
   if (!of_offset) return false;
   s.watch.offset_level = s.watch.offset_level_before;
   withdraw_window(core, id);

@@ -9,6 +9,8 @@
 
 namespace gnomon::decide {
 
+inline constexpr double kDeviations = 3;  // deviations of D that are no chance
+
 struct TriageView {
   const TriageEvidence& evidence;
   const TriageRules& rules;
@@ -54,10 +56,10 @@ struct SecondOpinion {
 };
 // Nothing in it where nobody contradicts what the step rests on.
 SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step);
-// Another source was asked for the answered test, and none could do it.
-bool borne_out_by_nobody(const TriageView& v, const TriageTest& test);
-// Of two sources that agree about a nudged replay, the one whose end speaks for chance counts: a
-// lie within the noise convicts nobody.
+// Others were asked to do an answered test again, and none could.
+bool nobody_repeats(const TriageView& v, const TriageTest& test);
+// Takes the end that speaks for chance where two sources agree about a nudged replay: a lie within
+// the noise convicts nobody.
 void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules);
 
 }  // namespace gnomon::decide

@@ -10,7 +10,6 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kNoiseApart = 3;      // deviations of D
 constexpr double kOffsetShare = 0.05;  // half of what tells one way to compute FP8 from another
 
 bool near(const std::optional<double>& one, const std::optional<double>& other, double most) {
@@ -27,7 +26,7 @@ bool agree(const TriageView& v, const TriageAnswer& one, const TriageAnswer& oth
     };
     return suffers(one) == suffers(other);
   }
-  const double noise = std::max(v.rules.between_percent, kNoiseApart * v.rules.noise_percent);
+  const double noise = std::max(v.rules.between_percent, kDeviations * v.rules.noise_percent);
   const double loss = std::abs(v.evidence.measured.reference.value_or(1)) * noise / 100;
   const auto& offset = v.evidence.measured.offset;
   return near(one.end_loss, other.end_loss, loss) &&
@@ -98,7 +97,7 @@ SecondOpinion ask_second_sources(const TriageView& v, const TriageStep& step) {
   return result;
 }
 
-bool borne_out_by_nobody(const TriageView& v, const TriageTest& test) {
+bool nobody_repeats(const TriageView& v, const TriageTest& test) {
   const TriageAnswer* first = v.answer(test.kind, test.seed);
   const auto is_of = [&](const TriageAnswer& second) {
     return second.kind == test.kind && second.seed == test.seed;

@@ -13,7 +13,6 @@ namespace gnomon::decide {
 namespace {
 
 constexpr double kKernelShare = 0.1;  // of the offset, that two ways to compute FP8 may differ by
-constexpr double kDeviations = 3;     // deviations of D that are no chance
 
 // Nobody's word is enough: does a second source say the same of the BF16 replay?
 std::optional<TriageStep> ask_confirmation(const TriageView& v) {
@@ -122,7 +121,7 @@ std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const st
     return std::nullopt;
   }
   const auto share = offset_difference(v, *fake);
-  const bool alone = v.rules.other_verifiers && borne_out_by_nobody(v, {arm});
+  const bool alone = v.rules.other_verifiers && nobody_repeats(v, {arm});
   if (share && *share > kKernelShare && !alone) {
     return TriageStep::end(
                "kernel_bug",
@@ -253,15 +252,17 @@ std::optional<TriageStep> bear_out_pairs(const TriageView& v) {
   if (pairs.empty()) return std::nullopt;
   if (v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
     return TriageStep::ask({{"same_elsewhere"}});
-  const auto by_nobody = [&](const TriageTest& test) { return borne_out_by_nobody(v, test); };
+  const auto by_nobody = [&](const TriageTest& test) { return nobody_repeats(v, test); };
   // Two sources bear D out; what pairs take from it is noise.
   const double least = v.rules.one_window_percent + kDeviations * v.rules.noise_percent;
   const bool near = v.evidence.measured.d_percent.value_or(HUGE_VAL) <= least;
   if (near && v.rules.other_verifiers && std::ranges::any_of(pairs, by_nobody)) {
     return TriageStep::end(
-        "chance", v.seen_same() +
-                      ", and so do replays whose weights were nudged by a rounding error, but one "
-                      "verifier alone says so: only further windows can tell.");
+        "chance",
+        v.seen_same() +
+            ", and so do replays whose weights were nudged by a rounding error, but one "
+            "verifier alone says so, and no other computes as the run does: only further windows "
+            "can tell. Start another verifier whose fingerprint is the run's.");
   }
   TriageStep open;
   open.rests_on = pairs;
