@@ -135,7 +135,7 @@ void send_override(const OverrideOptions& options) {
   }
   if (accepted.directive > 0) {
     print_line(
-        "The trainer hears of it by directive {}: gnomon directives {} says how far it got.\n",
+        "Directive {} carries it to the trainer: gnomon directives {} says how far it got.\n",
         accepted.directive, run);
   }
 }

@@ -47,8 +47,8 @@ void add_policy_commands(Command& app, Context&) {
       ->check(positive_number());
   explain->footer("Example:\n  gnomon policy explain examples/policies/cautious.toml");
   explain->callback([file, steps] {
-    const decide::Policy told = file->empty() ? decide::Policy() : decide::Policy::load(*file);
-    for (const PolicySection& section : explain_policy(told, *steps)) {
+    const decide::Policy policy = file->empty() ? decide::Policy() : decide::Policy::load(*file);
+    for (const PolicySection& section : explain_policy(policy, *steps)) {
       fmt::print("{}\n", section.title);
       for (const std::string& sentence : section.sentences) fmt::print("  {}\n", sentence);
     }

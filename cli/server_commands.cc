@@ -208,7 +208,7 @@ void print_directives(const ListOptions& options) {
 }
 
 void print_notices(const ListOptions& options) {
-  print_list<NoticeRow>(options, "notices", views::kNotices, "the trainer has told nothing");
+  print_list<NoticeRow>(options, "notices", views::kNotices, "the trainer has sent no notice");
 }
 
 const Row* newest_measured(const boost::json::array& windows) {

@@ -219,7 +219,7 @@ void read_net_speedup_and_verdict(const RunHistory& history, RunSummary& summary
             ? decide::run_verdict(facts, now_seconds())
             : decide::ended_verdict(facts, history.run.state, history.run.finished_at.value_or(0));
   } catch (const std::exception&) {
-    return;  // damaged, or written by a version that this one does not know: all else is told
+    return;  // damaged, or written by a version that this one does not know: all else is printed
   }
 }
 

@@ -1,6 +1,6 @@
 // What a run's ledger says in a few numbers: was the injected fault caught, on whom was it blamed,
-// what was done and what did it cost. Judged against the `faults` table, the truth that was told
-// when the fault was switched on.
+// what was done and what did it cost. Judged against the `faults` table, the truth that was
+// registered when the fault was switched on.
 #pragma once
 
 #include <optional>

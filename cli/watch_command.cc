@@ -1,4 +1,4 @@
-// `gnomon watch`: a live run told in plain lines, by asking gnomond for what is new once in a
+// `gnomon watch`: prints a live run in plain lines, by asking gnomond for what is new once in a
 // while.
 #include <fmt/format.h>
 #include <unistd.h>
@@ -201,8 +201,8 @@ class Watcher {
     if (step == 0) return;
     if (!progress_) {
       const boost::json::value* registration = run.if_contains("registration");
-      bool told = registration != nullptr && registration->is_object();
-      progress_.emplace("train", told ? integer_of(registration->get_object(), "total_steps") : 0,
+      bool known = registration != nullptr && registration->is_object();
+      progress_.emplace("train", known ? integer_of(registration->get_object(), "total_steps") : 0,
                         stdout);
     }
     progress_->update(step, fmt::format("loss {:.3f}  {}", number_of(run, "loss"),

@@ -12,7 +12,7 @@ namespace gnomon {
 
 struct BackupOptions {
   // Without the pages that are free in the ledger, and with what belongs together side by side;
-  // takes longer. No progress is told.
+  // takes longer. No progress is reported.
   bool compact = false;
   // Called now and then with what is copied. May be empty.
   std::function<void(int64_t bytes_done, int64_t bytes)> progress = {};

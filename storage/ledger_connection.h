@@ -17,7 +17,7 @@
 
 namespace gnomon {
 
-// SQLite refused. `disk_full` tells a full disk (or quota) from other faults; both may pass by
+// SQLite refused. `disk_full`: the disk is full, or the quota; both may pass by
 // themselves.
 class LedgerError : public Error {
  public:

@@ -159,7 +159,7 @@ class WalReader {
 
   // The frames from the beginning to the first one that does not fit are what SQLite will take.
   // Behind that a crash or a failed write leaves frames of groups that were never done. A frame
-  // that follows a group's last one, as its checksum tells, was begun when that group was on disk:
+  // that follows a group's last one, as its checksum shows, was begun when that group was on disk:
   // then what is missing before it had been acknowledged. Not so where the last one only looks like
   // it: a later write that failed in the middle of a frame's header leaves its own first bytes
   // before the checksum of a frame that was in the middle of another group.

@@ -89,8 +89,9 @@ std::vector<ConditionRow> all_conditions(Connection& connection) {
 }
 
 void record_notified(Connection& connection, int64_t run, const std::string& kind,
-                     const std::string& told) {
-  connection.execute("UPDATE conditions SET told = ? WHERE run = ? AND kind = ?", told, run, kind);
+                     const std::string& notified) {
+  connection.execute("UPDATE conditions SET told = ? WHERE run = ? AND kind = ?", notified, run,
+                     kind);
 }
 
 std::vector<std::string> conditions_of(Connection& connection, int64_t run) {

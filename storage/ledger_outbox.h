@@ -1,4 +1,4 @@
-// Rows of notifications that wait for their receivers, and of what was told to have begun
+// Rows of notifications that wait for their receivers, and of what was notified to have begun
 // (docs/notifications.md). As in ledger_runs.h.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace gnomon::ledger {
 
-// `alert` is JSON. It waits behind what the receiver is still to be told of this run.
+// `alert` is JSON. It waits behind the receiver's older messages of this run.
 void queue_message(Connection& connection, const std::string& receiver, int64_t run,
                    const std::string& kind, const std::string& alert, double now);
 // The oldest message of each run for this receiver, of at most `limit` runs above `after_run`, in
@@ -48,7 +48,7 @@ void forget_conditions(Connection& connection);
 // Conditions of all runs, by run and kind.
 std::vector<ConditionRow> all_conditions(Connection& connection);
 void record_notified(Connection& connection, int64_t run, const std::string& kind,
-                     const std::string& told);
+                     const std::string& notified);
 std::vector<std::string> conditions_of(Connection& connection, int64_t run);
 
 }  // namespace gnomon::ledger

@@ -70,7 +70,7 @@ struct DatasetInfo {
   std::string tokenizer_model;  // file name beside the shards; empty for bytes
   int64_t train_tokens = 0;
   int64_t heldout_tokens = 0;
-  int64_t input_bytes = 0;   // of text, so that loss per byte can be told
+  int64_t input_bytes = 0;   // of text, for loss per byte
   std::string content_hash;  // over all shards' hashes: the data's identity
   int64_t documents = 0;
   int64_t heldout_bytes = 0;           // of text, the held-out share of input_bytes

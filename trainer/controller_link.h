@@ -1,6 +1,6 @@
 // Everything through which the training loop speaks with its controller: the spool and what fills
 // it, the reporter that empties it, the directives that come back. Without a controller in the
-// configuration nothing is told and nothing comes.
+// configuration nothing is reported and nothing comes.
 #pragma once
 
 #include <spdlog/logger.h>

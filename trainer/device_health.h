@@ -27,7 +27,7 @@ class DeviceHealthReader {
 
   // Asks the device once; the first time, and again after an error, the library is made ready and
   // the device looked for. What the device does not support, and what cannot be true, is absent. A
-  // device that does not answer is told in `error`; nothing is thrown. May take long where the
+  // device that does not answer is reported in `error`; nothing is thrown. May take long where the
   // driver does.
   DeviceHealth read();
 

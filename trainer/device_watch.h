@@ -22,7 +22,7 @@ struct DeviceWatchOptions {
 
 class DeviceWatch {
  public:
-  // Starts the thread. That there is no NVML, or no such GPU, is told by poll().
+  // Starts the thread. That there is no NVML, or no such GPU, is reported by poll().
   explicit DeviceWatch(DeviceWatchOptions options);
   // Ends the thread. One that the driver has kept inside a call for `patience_at_end` is left
   // behind: it touches nothing of this object.

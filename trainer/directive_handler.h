@@ -1,5 +1,5 @@
 // What each directive does, at a step boundary. A directive is applied once: its number is on disk
-// before the controller hears that it took effect.
+// before the reporter says that it took effect.
 #pragma once
 
 #include <spdlog/logger.h>

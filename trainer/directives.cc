@@ -89,7 +89,7 @@ void DirectiveInbox::poll(const std::string& run) {
   // not be seen otherwise.
   const int64_t registration = reporter_.registrations();
   const bool all = registration != registration_;
-  // Those that were answered before the poll, of which the controller may not have heard.
+  // Those that were answered before the poll, of which the controller may not know.
   std::set<std::string> on_their_way;
   const int64_t last = reporter_.standing().last_directive;
   if (all) {

@@ -1,5 +1,5 @@
 // Which process this is, among all that have trained the run: a text that is new with each start,
-// and how long the process has run. By these the controller tells a trainer from another one of the
+// and how long the process has run. By these the controller knows a trainer from another one of the
 // same run, as one that was cut off while its job was queued again (docs/api.md).
 #pragma once
 

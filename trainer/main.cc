@@ -99,7 +99,7 @@ void define(Command& app, Arguments& arguments) {
       ->check(in_range(0, 125))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--log-level", arguments.level, "How much to tell on stderr")
+  app.add_option("--log-level", arguments.level, "How much to log on stderr")
       ->check(one_of({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 }

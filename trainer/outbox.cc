@@ -11,8 +11,8 @@ namespace gnomon {
 namespace {
 
 constexpr int64_t kReserveShare = 4;  // of the spool
-// More than this must be free before a gap is told and steps are stored again, so that a spool that
-// is emptied slowly does not alternate between the two.
+// More than this must be free before a gap is reported and steps are stored again, so that a spool
+// that is emptied slowly does not alternate between the two.
 constexpr int64_t kRoomShare = 8;
 // What may be lost keeps this much free, so that step reports and the rest find room behind it.
 constexpr int64_t kOfferShare = 2;

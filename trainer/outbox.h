@@ -50,7 +50,7 @@ class Outbox {
   // Never waits: without room it is kept in memory.
   void notice(TrainerNotice notice);
 
-  // Stores what is kept in memory and tells of dropped steps, as far as there is room. Returns
+  // Stores what is kept in memory and reports dropped steps, as far as there is room. Returns
   // whether all of it is stored.
   bool store_kept();
   // Waits until store_kept() is done. Throws Interrupted.
@@ -84,7 +84,7 @@ class Outbox {
 
   mutable std::mutex mutex_;
   std::deque<std::pair<std::string, std::string>> kept_;  // target, body
-  std::vector<Dropped> dropped_;                          // not told yet
+  std::vector<Dropped> dropped_;                          // not reported yet
   int64_t steps_dropped_ = 0;
   Spool::Outcome last_failure_ = Spool::Outcome::kFull;
 };

@@ -380,18 +380,18 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
   if (++tries_ < options_.tries_max - 1) throw;
   // Only a record that fails between two registrations that succeed is at fault: a controller that
   // took nothing at all may have come back since the record was tried.
-  const bool took_others_before = took_others_ == record.number;
-  took_others_ = -1;
+  const bool registered_before = registered_for_ == record.number;
+  registered_for_ = -1;
   register_run();  // throws when the controller takes nothing at all
-  if (!took_others_before) {
-    took_others_ = record.number;
+  if (!registered_before) {
+    registered_for_ = record.number;
     return false;
   }
   set_aside(record, error.status(), fmt::format("{} (tried {} times)", error.what(), tries_));
   return true;
 }
 
-// A new ledger does not know the attempt of a report: it is told all up to that one, once for each
+// A new ledger does not know the attempt of a report: it gets all up to that one, once for each
 // report.
 bool Reporter::cured_by_attempts(const SpoolRecord& record, const ApiError& error) {
   const bool unknown = error.status() == 409 && error.title() == "Unknown attempt";
@@ -404,7 +404,7 @@ bool Reporter::cured_by_attempts(const SpoolRecord& record, const ApiError& erro
   return true;
 }
 
-// A ledger that does not know a report's plan is told of those that there are, once for each
+// A ledger that does not know a report's plan gets those that there are, once for each
 // report.
 bool Reporter::cured_by_plans(const SpoolRecord& record, const ApiError& error) {
   if (error.status() != 409 || error.title() != "Unknown plan") return false;

@@ -1,7 +1,7 @@
 // Tells the controller what the run did: registers the run and sends the spool's records in order,
 // on a thread of its own. The training loop only appends to the spool and never waits for the
 // network. Sending twice is harmless, so whatever was not acknowledged is sent again. A controller
-// whose ledger is new is told what the trainer knows: the run, its attempts, how far directives and
+// whose ledger is new gets what the trainer knows: the run, its attempts, how far directives and
 // plans are numbered.
 #pragma once
 
@@ -89,7 +89,7 @@ class Reporter {
   std::optional<std::string> wait_for_run(std::chrono::milliseconds timeout) const;
   // The controller's newest answer to a registration; nothing before the first.
   std::optional<RunRegistered> registered() const;
-  // To be told again whenever it changes.
+  // Reported again whenever it changes.
   void knows(Standing standing);
   Standing standing() const;
   // For others who talk to the controller: it does not know `run`, or the connection broke and it
@@ -149,7 +149,7 @@ class Reporter {
   int64_t one_by_one_until_ = 0;  // steps up to this record are not sent in batches
   int64_t failing_ = 0;           // record that fails, and how often it did
   int tries_ = 0;
-  int64_t took_others_ = -1;  // record before whose last try the controller took something else
+  int64_t registered_for_ = -1;  // the record before whose last try a registration succeeded
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

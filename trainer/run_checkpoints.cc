@@ -152,7 +152,7 @@ void RunCheckpoints::thin_out_unsent() {
 
 void RunCheckpoints::failed(const CheckpointReport& checkpoint, const std::string& why) {
   const std::pair<int64_t, int64_t> id{checkpoint.attempt, checkpoint.step};
-  // The run's last checkpoint is tried again and again; once told is enough.
+  // The run's last checkpoint is tried again and again; one notice is enough.
   if (link_.reporter() == nullptr || failed_ == id) return;
   failed_ = id;
   TrainerNotice notice;

@@ -56,7 +56,7 @@ class RunDirectory {
   bool is_over(ResumeMode mode, int64_t step) const;
   // The checkpoint that this process's newest attempt began with; empty: none. Thread-safe.
   std::string base_checkpoint() const;
-  // What the controller is told of the run, whose engine has a plan of `plan_version`.
+  // The run's registration, whose engine has a plan of `plan_version`.
   Standing standing(int64_t plan_version) const;
 
   // In memory only: for what must reach the disk together with something else.

@@ -25,7 +25,7 @@ struct RunState {
   std::vector<AttemptRecord> attempts;  // 1, 2, ... without gaps
   int64_t last_directive = 0;           // applied or rejected
   DirectiveAck last_ack;                // what was answered to it
-  int64_t newest_plan_version = 0;      // highest that was ever heard of
+  int64_t newest_plan_version = 0;      // the highest known
   std::string plan;  // TOML: in force for the next step, whatever a checkpoint says
   bool paused = false;
   std::string finished;  // outcome once the run has ended by itself

@@ -41,7 +41,7 @@ class Spool {
   };
 
   // Opens or creates the spool. A torn last line is dropped; damaged lines elsewhere are left out;
-  // both are told in opening_notes(). Throws SystemError.
+  // both are in opening_notes(). Throws SystemError.
   Spool(std::filesystem::path directory, int64_t bytes_max);
   ~Spool();
 

@@ -121,7 +121,7 @@ void define(Command& app, Arguments& arguments) {
       ->check(existing_directory())
       ->type_name("DIR");
   app.add_flag("--once", options.once, "End after one lease");
-  app.add_option("--log-level", arguments.level, "How much to tell on stderr")
+  app.add_option("--log-level", arguments.level, "How much to log on stderr")
       ->check(one_of({"debug", "info", "warning", "error"}))
       ->capture_default_str();
 }

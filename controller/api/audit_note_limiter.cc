@@ -8,7 +8,7 @@ namespace gnomon {
 namespace {
 
 constexpr Rate kNoted{1.0 / 60, 20};
-constexpr size_t kKeysMax = 4096;  // counted; beyond them what is left out is not told
+constexpr size_t kKeysMax = 4096;  // counted; beyond them what is left out is not counted
 
 }  // namespace
 

@@ -75,12 +75,12 @@ class Listener {
       if (looked != seen) {
         std::string text;
         if (!read_next(text)) looked = seen;
-        if (!known_) return;  // a week behind and overtaken: the client comes again and is told
+        if (!known_) return;  // a week behind and overtaken: the client comes again and gets 410
         if (!text.empty() && !exchange_.send(text)) return;
         continue;
       }
       if (!exchange_.wait(notifier.after(seen), Exchange::Clock::now() + kHeartbeat)) {
-        // With the id, so that who hears of one run alone does not fall behind the others'.
+        // With the id, so that who follows one run alone does not fall behind the others'.
         if (exchange_.over() || !exchange_.send(fmt::format(": still here\nid: {}\n\n", last_))) {
           return;
         }

@@ -1,6 +1,6 @@
 // Query parameters, declared beside the route that takes them: the router refuses what is not
 // declared, what stands there twice and what is out of range before a handler runs, and the
-// document of the API is told of them.
+// document of the API lists them.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ struct Session::Incoming {
 };
 
 // Ends a read that takes too long, as the stream's own time would, but without closing the
-// connection: the client is still to be told.
+// connection: the client still waits for its answer.
 class Session::ReadTime {
  public:
   ReadTime(const std::shared_ptr<Session>& session, std::chrono::seconds time)

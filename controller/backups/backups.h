@@ -46,7 +46,7 @@ class Backups {
     std::exception_ptr error;  // null when it is good
   };
 
-  // `now` in seconds since the epoch. The newest backup in the folder tells when the next is due.
+  // `now` in seconds since the epoch. The newest backup in the folder says when the next is due.
   Backups(const Ledger& ledger, Metrics& metrics, BackupSettings settings,
           std::function<double()> now);
   // Gives up the one that is being made.

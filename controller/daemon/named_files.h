@@ -1,4 +1,4 @@
-// What a configuration names besides itself: told to people by `gnomond check-config`, and looked
+// What a configuration names besides itself: printed by `gnomond check-config`, and looked
 // at for who else may read or write it.
 #pragma once
 

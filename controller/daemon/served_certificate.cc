@@ -32,8 +32,8 @@ void ServedCertificate::look(double now) {
   if (stamps() != read_stamps_ || !bad_.empty()) read_again(false);
 }
 
-// Without `tell` the same trouble is not said again.
-void ServedCertificate::read_again(bool tell) {
+// Without `log_again` the same trouble is not logged again.
+void ServedCertificate::read_again(bool log_again) {
   read_stamps_ = stamps();
   try {
     serve(load_tls(config_));
@@ -42,7 +42,7 @@ void ServedCertificate::read_again(bool tell) {
                  config_.tls.files.certificate);
   } catch (const Error& error) {
     metrics_.update([](DaemonNumbers& n) { n.tls_current = false; });
-    if (!tell && bad_ == error.what()) return;
+    if (!log_again && bad_ == error.what()) return;
     bad_ = error.what();
     spdlog::error("the certificate was not read again, the last good one stays: {}", error.what());
   }

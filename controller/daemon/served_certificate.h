@@ -36,7 +36,7 @@ class ServedCertificate {
   };
   std::vector<Stamp> stamps() const;
   void serve(ServerTls tls);
-  void read_again(bool tell);
+  void read_again(bool log_again);
 
   DaemonConfig config_;
   Metrics& metrics_;

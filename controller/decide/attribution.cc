@@ -277,7 +277,7 @@ std::optional<bool> judge_look(Core& core, RescueLook& look) {
   return recovers.value_or(false);
 }
 
-// The search hears an answer, and forgets what has become pointless with it.
+// Gives the search an answer, and forgets what has become pointless with it.
 void answer_search(Core& core, int64_t prefix, bool recovers) {
   State& s = core.s;
   Case& investigation = *s.investigation;

@@ -41,7 +41,7 @@ void record_other_tokens(Core& core, const WindowState& window) {
   core.s.trust.other_tokens = true;
 }
 
-void say_claims(Core& core, const WindowState& window, bool two_agree) {
+void record_claims(Core& core, const WindowState& window, bool two_agree) {
   const Witness& first = window.witnesses.front();
   if (window.kind != "shadow") return;
   if (window.outcome == "failed" && first.suffers.value_or(false))

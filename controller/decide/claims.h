@@ -12,7 +12,7 @@ namespace gnomon::decide {
 bool is_diverged(const ReplayFinished& replay, int64_t steps);
 // The run took other tokens: on record once, until a window is quiet.
 void record_other_tokens(Core& core, const WindowState& window);
-// Says what nobody contradicts of a window that is closed because of it.
-void say_claims(Core& core, const WindowState& window, bool two_agree);
+// Records what nobody contradicts of a window that is closed because of it.
+void record_claims(Core& core, const WindowState& window, bool two_agree);
 
 }  // namespace gnomon::decide

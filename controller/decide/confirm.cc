@@ -184,7 +184,7 @@ bool note_alone(Core& core, int64_t id) {
     return true;
   }
   agree_on_scale(core);
-  say_claims(core, window, false);
+  record_claims(core, window, false);
   const double d = window.measured ? window.measured->d_percent.value_or(HUGE_VAL) : HUGE_VAL;
   if (std::abs(d) <= core.policy.detector.tolerance_percent)
     end_dispute(core, window, "what its verifier says is possible again");
@@ -224,7 +224,7 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
   }
   if (liars.empty()) {
     record_identical(core, window);
-    say_claims(core, window, true);
+    record_claims(core, window, true);
     return continue_with(core, id);
   }
   for (const Witness& liar : liars) {
@@ -247,7 +247,7 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
       std::ranges::find(liars, left->verifier, &Witness::verifier) != liars.end();
   if (measured_by_liar && left->kind != "incident") return measure_again(core, id);
   left->witnesses = others;
-  say_claims(core, *left, true);
+  record_claims(core, *left, true);
   continue_with(core, id);
 }
 
@@ -362,7 +362,7 @@ void weigh(Core& core, int64_t id, int priority) {
     settle_agreed(core, window);
     end_dispute(core, window, "two sources agree again about the weights");
     if (weigh_offsets(core, id, priority)) return;
-    say_claims(core, window, true);
+    record_claims(core, window, true);
     return continue_with(core, id);
   }
   const Agreement seen = compare_witnesses(one, other, noise_between(core));

@@ -1,6 +1,6 @@
-// What the decision core hears (events) and what it wants done (effects). Both are plain data: the
-// supervisor records every event in the ledger before it acts on the effects, so any decision can
-// be replayed from the ledger.
+// What the decision core receives (events) and what it wants done (effects). Both are plain data:
+// the supervisor records every event in the ledger before it acts on the effects, so any decision
+// can be replayed from the ledger.
 #pragma once
 
 #include <cstdint>

@@ -53,12 +53,12 @@ struct Judgement {
 
 // A spike that BF16 shares lies in the window: it is measured and is no evidence. That is recorded
 // when the gap is one that would have led to something.
-void set_aside(Core& core, const WindowState& window, int64_t spike, bool worth_telling) {
+void set_aside(Core& core, const WindowState& window, int64_t spike, bool notable) {
   const std::string sentence = fmt::format(
       "{} is not counted (D = {}): step {} in it spiked in BF16 too, and what follows a spike "
       "differs by chance.",
       window_name(window), percent(*window.measured->d_percent), spike);
-  if (worth_telling) {
+  if (notable) {
     RecordDecision& decision = core.record(
         "verdict", sentence, gap_evidence(window, window.judged.value_or(GapVerdict{})));
     decision.verdict = "generic_spike";

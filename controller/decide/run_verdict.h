@@ -72,7 +72,7 @@ RunVerdict ended_verdict(const VerdictFacts& facts, const std::string& outcome, 
 // reported, whichever is longer. 0 = not known.
 double mean_step_seconds(const State& state);
 
-// The verdict's name as far as the state alone tells it; "starting" while the first window is not
+// The verdict's name as far as the state alone says; "starting" while the first window is not
 // due yet.
 std::string_view condition_of(const State& state, const Policy& policy);
 

@@ -1,4 +1,4 @@
-// Is training itself stable? What BF16 replays do tells it.
+// Is training itself stable? The BF16 replays show it.
 #pragma once
 
 #include "controller/decide/core.h"

@@ -261,7 +261,7 @@ struct EvidenceWindow {
   bool confirmed = false;  // and somebody else has measured the same
 };
 
-// Knows whether training itself is stable, told by what BF16 replays do (stability.cc).
+// Knows whether training itself is stable, as BF16 replays show (stability.cc).
 struct Stability {
   double lowest = 0;           // held-out loss of a BF16 replay so far, nats; 0 = none was measured
   int64_t lowest_step = 0;     // where it was so
@@ -388,7 +388,7 @@ struct Costs {
 
 // What the run's verdict is made of beside the rest (run_verdict.h).
 struct Standing {
-  std::string condition;      // a verdict's name, or "starting"; without what only the clock tells
+  std::string condition;      // a verdict's name, or "starting"; without what depends on the clock
   double since = 0;           // that condition, seconds since the epoch
   int64_t first_base = 0;     // the step behind which the first attempt began
   int64_t measured_step = 0;  // up to which windows were measured, cases answered, or it was BF16

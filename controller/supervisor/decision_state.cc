@@ -110,7 +110,7 @@ class Replay {
   int64_t other_events() const { return other_events_; }
   bool gap() const { return gap_; }
   StateOnRecord result() {
-    known_.told.assign(steps_.begin(), steps_.end());
+    known_.uncounted.assign(steps_.begin(), steps_.end());
     return std::move(known_);
   }
   // Effects of step reports.
@@ -252,7 +252,7 @@ StateOnRecord brought_up_to_date(Connection& connection, const RunRow& run,
   if (stale) {
     found.rebuilt_because = fmt::format(
         "it is of event {}, and later ones than reports of steps are on record", row.seq);
-    keep_last(found.told, uncounted_steps(connection, run.id));
+    keep_last(found.uncounted, uncounted_steps(connection, run.id));
     return found;
   }
   for (const Replay::Late& one : effects) {

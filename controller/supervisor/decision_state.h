@@ -33,7 +33,7 @@ struct StateOnRecord {
   decide::State state;
   int64_t seq = 0;  // of the newest event that it contains
   // Steps that the sums on record (ledger::step_totals) do not have yet.
-  std::vector<StepRow> told;
+  std::vector<StepRow> uncounted;
   // Why the state that was written down was of no use; empty: it was used.
   std::string rebuilt_because;
 };

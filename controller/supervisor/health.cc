@@ -15,7 +15,7 @@
 namespace gnomon {
 namespace {
 
-// Errors that go on are told again after so long, not with every sample.
+// Errors that continue are reported again after so long, not with every sample.
 constexpr double kNoticeEverySeconds = 600;
 
 TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, int64_t before) {
@@ -37,8 +37,8 @@ TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, 
 bool notified_lately(Connection& connection, int64_t run, double time) {
   Query newest = connection.query(
       "SELECT max(noticed_at) FROM notices WHERE run = ? AND kind = 'ecc_errors'", run);
-  const std::optional<double> told = newest.next() ? newest.optional_real(0) : std::nullopt;
-  return told && std::abs(time - *told) < kNoticeEverySeconds;
+  const std::optional<double> reported = newest.next() ? newest.optional_real(0) : std::nullopt;
+  return reported && std::abs(time - *reported) < kNoticeEverySeconds;
 }
 
 }  // namespace
@@ -63,10 +63,10 @@ std::string record_health(WriteContext write, const CachedRun& run, const StepRe
   if (row.ecc_uncorrected) {
     const int64_t count = *row.ecc_uncorrected;
     // Fewer than before: the driver was loaded again and counts from 0.
-    const int64_t told = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
-    row.ecc_told = told;
-    if (count > told && !notified_lately(connection, run.id, health.time)) {
-      add_notice(write, run, errors_grew(report, row, told));
+    const int64_t before = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
+    row.ecc_told = before;
+    if (count > before && !notified_lately(connection, run.id, health.time)) {
+      add_notice(write, run, errors_grew(report, row, before));
       row.ecc_told = count;
     }
   }

@@ -1,4 +1,4 @@
-// What a trainer tells people in words, and gnomond of a run.
+// Notices: sentences for people, from a trainer or from gnomond about a run.
 #pragma once
 
 #include <cstdint>

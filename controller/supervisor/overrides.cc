@@ -143,7 +143,7 @@ void set_policy(WriteContext write, int64_t id, const std::string& toml) {
     return write.runs.serve_again(write.transaction, id);
   }
   CachedRun& run = write.runs.load(write.transaction, id);
-  // What it was told until now, it was told under the old one.
+  // Directives until now were sent under the old one.
   write.runs.save(write.transaction, run);
   record_replaced_policy(write.transaction.connection(), write.runs.now(), id, run.seq,
                          run.policy_text);

@@ -68,7 +68,7 @@ void check_step(WriteContext write, CachedRun& run, const StepReport& report) {
   check_plan(connection, run, report.plan_version);
 }
 
-// Records a step and tells the core; its row, or nothing where it is on record.
+// Records a step and gives it to the core. Returns its row, or nothing where it is on record.
 std::optional<StepRow> handle_step(WriteContext write, CachedRun& run, const StepReport& step,
                                    double time) {
   Connection& connection = write.transaction.connection();

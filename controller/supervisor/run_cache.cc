@@ -63,7 +63,7 @@ void RunCache::restore_run(Connection& connection, const RunRow& row) {
   RunNumbers numbers = load_run_numbers(connection, row.id);
   if (known) {
     add_state(numbers, known->state, policy);
-    for (const StepNumbers& step : known->told) count_step(numbers, step);
+    for (const StepNumbers& step : known->uncounted) count_step(numbers, step);
   }
   metrics_.start_run(row.id, row.label(), std::move(numbers));
   if (known && row.state == "live") {
@@ -158,8 +158,8 @@ CachedRun RunCache::read_run(Connection& connection, const RunRow& row, const La
   if (known) {
     run.state = std::move(known->state);
     run.seq = known->seq;
-    run.unsaved = std::ssize(known->told);
-    for (const StepRow& step : known->told) run.totals.add(step);
+    run.unsaved = std::ssize(known->uncounted);
+    for (const StepRow& step : known->uncounted) run.totals.add(step);
     run.save_due = !known->rebuilt_because.empty();
   }
   run.newest_step = ledger::newest_step(connection, row.id).value_or(std::pair<int64_t, int64_t>());

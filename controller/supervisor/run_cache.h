@@ -1,8 +1,8 @@
 // The only caller of decide(), and what is kept in memory of each run between writes. Every
 // function that takes a LedgerTransaction runs on the ledger's writer thread inside one write: it
-// inserts the facts, tells the decision core, and writes down what the core wants done, all in that
-// one transaction. Metrics are updated and waiters woken only after COMMIT. The core's state is
-// forgotten when a write is undone, so that it can never be ahead of the ledger.
+// inserts the facts, gives them to the decision core, and writes down what the core wants done, all
+// in that one transaction. Metrics are updated and waiters woken only after COMMIT. The core's
+// state is forgotten when a write is undone, so that it can never be ahead of the ledger.
 //
 // What a call of a trainer or an operator does to a run is in the files beside this one, a subject
 // each: free functions that take a WriteContext. They call RunCache, which calls none of them.

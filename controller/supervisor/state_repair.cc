@@ -142,7 +142,7 @@ StateOnRecord best_state(Connection& connection, const RunRow& run, bool can_ser
 void save(Connection& connection, int64_t run, const StateOnRecord& known) {
   ledger::save_state(connection, run, {known.seq, decide::state_to_json(known.state)});
   StepTotals totals;
-  for (const StepRow& step : known.told) totals.add(step);
+  for (const StepRow& step : known.uncounted) totals.add(step);
   totals.write(connection, run);
 }
 

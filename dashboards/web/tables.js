@@ -1,4 +1,4 @@
-// Tiles with key numbers, and what was decided, told and ordered by hand, in words.
+// Tiles with key numbers, and decisions, notices and orders in words.
 'use strict';
 (() => {
   const {count, duration, element, shortSite} = gnomon;
@@ -64,7 +64,7 @@
     host.replaceChildren(element('table', {class: 'decisions'}, element('thead', {}, head), body));
   }
 
-  // ---- what people ordered, what the trainer told ----------------------------------------------------------
+  // ---- orders and notices ----------------------------------------------------------
 
   // [heading, class of its cells] each; `rows` are lists of cells.
   function table(headings, rows) {

@@ -11,7 +11,7 @@
 
 namespace gnomon::cuda {
 
-// All ranks call it together; `ranks` tells them of each other and must outlive the result. `mark`
+// All ranks call it together; `ranks` connects them and must outlive the result. `mark`
 // is one of the stream's. An operation that is not done after `timeout_seconds` ends the job, as a
 // rank that is lost does. Throws Error on every rank where one has no NCCL.
 std::unique_ptr<DeviceExchange> make_nccl_exchange(Collectives& ranks, Stream stream,

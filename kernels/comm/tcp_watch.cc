@@ -69,7 +69,7 @@ void Watch::watch() {
   }
 }
 
-// Ranks tell rank 0 why the job must end, rank 0 tells them that it does; or a connection is gone.
+// Ranks report to rank 0 why the job must end, rank 0 ends it on all; or a connection is gone.
 void Watch::receive_notice(size_t from) {
   uint32_t length = 0;
   std::string text;

@@ -21,8 +21,8 @@ enum class AttentionChoice {
 // Throws ConfigError for anything else.
 AttentionChoice attention_choice(const char* text);
 
-// `warn` hears sentences, at most one for the library and one for each shape that is refused.
-// `memory`, which is the device's, gives the workspace and outlives the result. Throws
+// `warn` is called with sentences, at most one for the library and one for each shape that is
+// refused. `memory`, which is the device's, gives the workspace and outlives the result. Throws
 // MissingLibrary, or Error for a library that is too old, when cuDNN's is asked for; the same is
 // thrown by what is returned, for a shape that is refused.
 std::unique_ptr<Attention> make_attention(AttentionChoice choice, Memory& memory, Stream stream,

@@ -88,7 +88,7 @@ class DeviceMemory final : public Memory {
     const cudaError_t status =
         bytes <= free ? cudaMalloc(&memory, static_cast<size_t>(bytes)) : cudaErrorMemoryAllocation;
     if (status != cudaSuccess) {
-      cudaGetLastError();  // it is told here
+      cudaGetLastError();  // it is reported here
       throw Error(
           fmt::format("{} needs {} bytes of the GPU's memory, of which {} of {} are free ({})",
                       purpose, bytes, free, total, cudaGetErrorName(status)));
@@ -124,7 +124,7 @@ class DeviceMemory final : public Memory {
     if (cudaHostRegister(room, size, cudaHostRegisterDefault) == cudaSuccess) {
       page_locked_.insert(room);
     } else {
-      cudaGetLastError();  // it is told here
+      cudaGetLastError();  // it is reported here
       fmt::print(stderr,
                  "warning: {} bytes for {} could not be page-locked: copies to it are slow\n",
                  bytes, purpose);
@@ -287,7 +287,7 @@ class CudaMachine final : public Machine {
     cudaGraph_t graph = nullptr;
     const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
     if (status != cudaSuccess || graph == nullptr) {
-      cudaGetLastError();  // the caller is told by what is returned
+      cudaGetLastError();  // what is returned says it
       fmt::print(stderr, "warning: a pass could not be recorded: {}\n", cudaGetErrorName(status));
       return nullptr;
     }

@@ -206,8 +206,8 @@ bool repeats(const Descriptor& proposal) {
                                                CUDNN_TYPE_NUMERICAL_NOTE, std::ssize(notes), &count,
                                                notes.data()),
         "cudnnBackendGetAttribute of an engine's numerical notes");
-  const auto told = std::span(notes).first(static_cast<size_t>(count));
-  return std::ranges::find(told, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == told.end();
+  const auto known = std::span(notes).first(static_cast<size_t>(count));
+  return std::ranges::find(known, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == known.end();
 }
 
 // What is not supported is left out; anything else, a full memory say, must not change the choice.

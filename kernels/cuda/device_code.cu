@@ -11,7 +11,7 @@ __global__ void nothing_kernel() {}
 bool has_device_code() {
   cudaFuncAttributes attributes{};
   const bool found = cudaFuncGetAttributes(&attributes, nothing_kernel) == cudaSuccess;
-  if (!found) cudaGetLastError();  // it is told here
+  if (!found) cudaGetLastError();  // it is reported here
   return found;
 }
 

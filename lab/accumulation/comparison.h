@@ -96,7 +96,7 @@ struct ComparisonOptions {
   int threads = 1;
 };
 
-// `progress` hears the problem that begins, its number from 0 on and how many there are.
+// `progress` is called with the problem that begins, its number from 0 on and how many there are.
 Comparison compare(ProductDevice& device, const std::vector<ProblemSpec>& problems,
                    const std::vector<Variant>& candidates, const ComparisonOptions& options,
                    const std::function<void(const ProblemSpec&, size_t, size_t)>& progress);

@@ -55,7 +55,7 @@ struct AttentionCheck {
   bool holds() const;
 };
 
-// `progress` hears the case that begins, its number from 0 on and how many there are.
+// `progress` is called with the case that begins, its number from 0 on and how many there are.
 AttentionCheck check_attention(
     std::span<const AttentionCandidate> candidates, const std::vector<AttentionCase>& cases,
     const AttentionCheckOptions& options,

@@ -51,7 +51,7 @@ std::vector<BacktestDecision> decisions_in(const std::vector<decide::Effect>& ef
   return list;
 }
 
-// The run's own policy, hearing exactly what the daemon heard.
+// The run's own policy, given exactly the daemon's events.
 class AsRecorded {
  public:
   explicit AsRecorded(decide::Policy policy) : policy_(std::move(policy)) {}
@@ -269,21 +269,21 @@ BacktestResult backtest(const LedgerView& ledger, const RunRow& run, const decid
   for (size_t i = 0; i < record.events.size(); ++i) {
     const RecordedEvent& event = record.events[i];
     const std::vector<decide::Effect>& effects = own.handle(event);
-    const std::vector<BacktestDecision>& told = recorded[event.seq];
-    if (!result.not_as_recorded_seq && !same_conclusion(told, decisions_in(effects, event)))
+    const std::vector<BacktestDecision>& known = recorded[event.seq];
+    if (!result.not_as_recorded_seq && !same_conclusion(known, decisions_in(effects, event)))
       result.not_as_recorded_seq = event.seq;
     if (other.parting()) continue;
     other.handle(static_cast<int64_t>(i));
     const std::vector<BacktestDecision> made = decisions_in(other.effects(), event);
     result.events += 1;
-    result.recorded += static_cast<int64_t>(told.size());
+    result.recorded += static_cast<int64_t>(known.size());
     result.replayed += static_cast<int64_t>(made.size());
-    for (const BacktestDecision& decision : told) count(decision, result.recorded_side);
-    const bool alike = same_conclusion(told, made);
-    if (!alike) result.differences.push_back({told, made});
+    for (const BacktestDecision& decision : known) count(decision, result.recorded_side);
+    const bool alike = same_conclusion(known, made);
+    if (!alike) result.differences.push_back({known, made});
     const std::vector<BacktestDecision> none;
     note_first(event, other.state().newest_step,
-               with_decisions(orders(own, effects), alike ? none : told),
+               with_decisions(orders(own, effects), alike ? none : known),
                with_decisions(orders(other, other.effects()), alike ? none : made), result);
     if (!other.parting() && i + 1 < record.events.size()) continue;
     close(record, decisions, own, other, result);

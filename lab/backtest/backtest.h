@@ -1,5 +1,5 @@
 // Runs the decision core again over the events on record in a ledger, under another policy (or the
-// same), and tells what would have differed and what it would have cost. Questions that the ledger
+// same), and says what would have differed and what it would have cost. Questions that the ledger
 // has the answers to are answered, whatever their numbers; where the ledger is no guide any more
 // the comparison ends, says why, and only the policy's alarms along the rest of the run are
 // counted.

@@ -64,7 +64,7 @@ void BacktestCourse::handle(int64_t index) {
   if (!parting_) std::visit([&](const auto& event) { handle(event); }, recorded.event);
 }
 
-// What was due in the record is heard as it was there; what only this course waits for is heard
+// What was due in the record comes as it was there; what only this course waits for comes
 // when it is due.
 void BacktestCourse::tick_until(double time) {
   for (int i = 0; i < kTicksMax && !parting_; ++i) {
@@ -86,8 +86,8 @@ bool BacktestCourse::unordered_plan(int64_t recorded) const {
   std::optional<size_t> newest;
   for (size_t i = 0; i < record_.directives.size(); ++i) {
     const RecordedDirective& each = record_.directives[i];
-    const bool heard = each.answered_at && *each.answered_at <= index_;
-    if (each.plan_version == recorded && heard) newest = i;
+    const bool answered = each.answered_at && *each.answered_at <= index_;
+    if (each.plan_version == recorded && answered) newest = i;
   }
   return newest && !directives_[*newest];
 }

@@ -1,4 +1,4 @@
-// One policy's course through a recorded run. It hears what the run did and gets the answers that
+// One policy's course through a recorded run. It gets the run's events, and the answers that
 // the record has to its own questions, whatever their numbers. Where it would have done what the
 // recorded run did not do, or has not ordered what the recorded run did, the record is no guide any
 // more: the course is parted from it.

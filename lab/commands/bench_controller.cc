@@ -55,7 +55,7 @@ void run(ControllerBenchOptions& options) {
     print_progress(part);
     try {
       for (auto& [key, value] : measure(scale)) result[key] = std::move(value);
-    } catch (const Error& error) {  // what was measured before it is still told
+    } catch (const Error& error) {  // what was measured before it is still printed
       fmt::print(stderr, "gnomon: the part {} failed: {}\n", part, error.what());
       failed.emplace_back(part);
     }

@@ -206,7 +206,7 @@ void add_simulate_command(Command& app, Context& context) {
   add_fault_options(*command, *options);
   add_measurement_options(*command, *options);
   command->footer(
-      "The real decision core hears a run whose faults, noise, verifiers and crashes are drawn "
+      "The real decision core watches a run whose faults, noise, verifiers and crashes are drawn "
       "from\n"
       "a seed; what it concludes is held against what was true. docs/simulate.md has the model.\n"
       "Examples:\n"

@@ -242,7 +242,7 @@ def follow(setting, command, budget, take, silence):
     for `silence` seconds and was ended."""
     budget.check("before " + shown(command))
     process = start(setting, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    pipe, rest, heard = process.stdout.fileno(), b"", time.monotonic()
+    pipe, rest, last_output = process.stdout.fileno(), b"", time.monotonic()
     try:
         while True:
             budget.check("during " + shown(command))
@@ -253,8 +253,8 @@ def follow(setting, command, budget, take, silence):
                 *lines, rest = (rest + piece).split(b"\n")
                 for line in lines:
                     take(line.decode(errors="replace"))
-                heard = time.monotonic()
-            elif time.monotonic() - heard > silence:
+                last_output = time.monotonic()
+            elif time.monotonic() - last_output > silence:
                 return None
         if rest:
             take(rest.decode(errors="replace"))

@@ -10,7 +10,7 @@ from . import frame
 
 
 def gpu_facts():
-    """Of the first GPU, as its driver tells."""
+    """Reads the first GPU's state from its driver."""
     keys = ["name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit",
             "compute_cap"]
     said = frame.quiet(["nvidia-smi", "--query-gpu=" + ",".join(keys), "--format=csv,noheader"])

@@ -144,7 +144,7 @@ def squares(elements):
     return moving("sum of squares", "AdamW", 1, elements, FP32, 2)
 
 
-# `gnomon bench kernels` tells a kernel's shape as ROWSxCOLUMNS, or as a number.
+# `gnomon bench kernels` prints a kernel's shape as ROWSxCOLUMNS, or as a number.
 KERNELS = {"add and RMSNorm": norm, "RMSNorm backward": norm_backward, "SwiGLU": swiglu, "SwiGLU backward": swiglu_backward,
            "rotation": rotation, "bias": bias, "bias backward": bias_backward, "amax": amax,
            "cast and transpose, one scale": cast, "round sums to BF16": round_sums,

@@ -1,4 +1,4 @@
-// Thousands of clients that wait: what they cost while nothing happens, and how soon they hear of
+// Thousands of clients that wait: what they cost while nothing happens, and how soon they learn of
 // something.
 #pragma once
 
@@ -20,7 +20,7 @@ struct WaitersResult {
   double directive_seconds = 0;  // from the request that led to one directive to its trainer
 };
 
-// Throws Error when somebody does not hear.
+// Throws Error when somebody gets no answer.
 WaitersResult measure_waiters(const std::string& gnomond, const std::filesystem::path& folder,
                               const WaitersLoad& load);
 

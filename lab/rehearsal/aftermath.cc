@@ -143,7 +143,7 @@ decide::Policy policy_of(const Trace& trace) {
                                "policy of a trace");
 }
 
-// The decision core's state when it has heard the run's events again; nothing for a trace of
+// The decision core's state when it has the run's events again; nothing for a trace of
 // another core, which decides otherwise.
 std::optional<decide::State> decided_again(const Trace& trace) {
   const decide::Policy policy = policy_of(trace);

@@ -1,5 +1,5 @@
 // What stands around the decision core when a run exists only as numbers: a trainer's position and
-// plan, a store of checkpoints, windows and replays that wait, a mailbox of directives. It hears
+// plan, a store of checkpoints, windows and replays that wait, a mailbox of directives. It gets
 // every effect and does what a trainer and a supervisor would; what a step or a replay yields is
 // given by whoever builds a run upon it (stochastic_run.h, and the scenario tests' SimulatedRun).
 #pragma once
@@ -50,7 +50,7 @@ class Stage {
     decide::OpenWindow window;
   };
 
-  // Lets the core hear the event and takes its effects.
+  // Gives the core the event and carries out its effects.
   virtual void feed(const decide::Event& event);
   void apply(const decide::Effect& effect);
   // Something that must not happen, in a sentence: a checkpoint was deleted that is needed.

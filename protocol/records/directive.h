@@ -1,4 +1,4 @@
-// What the controller tells a trainer to do, and how far it got.
+// What the controller orders a trainer to do, and how far it got.
 #pragma once
 
 #include <array>

@@ -81,7 +81,7 @@ struct InjectedFault {
 
   static constexpr Record kRecord = {
       "InjectedFault",
-      "A fault switched on by configuration, told so that the ledger knows the truth."};
+      "A fault switched on by configuration, reported so that the ledger knows the truth."};
   template <class Visitor>
   static void describe(Visitor&& v) {
     using namespace rules;

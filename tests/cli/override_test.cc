@@ -58,7 +58,7 @@ TEST_F(OverrideTest, IsOnRecordWithWhoAndWhy) {
   EndedProcess result = gnomon({"override", "small", "pause", "--reason", "moving the job"});
   EXPECT_EQ(result.status, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("run-1: pause is recorded as decision 1 by tester"),
-                                   HasSubstr("The trainer hears of it by directive 1: gnomon "
+                                   HasSubstr("Directive 1 carries it to the trainer: gnomon "
                                              "directives run-1 "),
                                    Not(HasSubstr("It ends at"))));
   ASSERT_EQ(overrides().size(), 1u);
@@ -173,7 +173,7 @@ TEST_F(OverrideTest, TheStatusHasALineOfTheGpuWhereOneIsWatched) {
 }
 
 TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
-  EXPECT_THAT(gnomon({"notices", "small"}).output, HasSubstr("the trainer has told nothing"));
+  EXPECT_THAT(gnomon({"notices", "small"}).output, HasSubstr("the trainer has sent no notice"));
   EXPECT_THAT(gnomon({"status", "small"}).output, Not(HasSubstr("notices")));
   for (int64_t step = 1; step <= 4; ++step) {
     TrainerNotice notice;

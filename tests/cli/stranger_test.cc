@@ -119,10 +119,10 @@ TEST(StrangerTest, TextOfOthersDoesNotReachATerminalAsItIs) {
                                      {"status", "run-1"},
                                      {"override", "run-1", "pause", "--reason", "r"}}) {
     const EndedProcess ended = ask(arguments, server.url());
-    const std::string told = ended.output + ended.errors;
-    EXPECT_THAT(told, HasSubstr("x\\u001b[2J\\u009b1m\\u202e")) << arguments[0];
+    const std::string printed = ended.output + ended.errors;
+    EXPECT_THAT(printed, HasSubstr("x\\u001b[2J\\u009b1m\\u202e")) << arguments[0];
     for (const char* obeyed : {"\x1b", "\xc2\x9b", "\xe2\x80\xae", "\ny"}) {
-      EXPECT_THAT(told, Not(HasSubstr(obeyed))) << arguments[0];
+      EXPECT_THAT(printed, Not(HasSubstr(obeyed))) << arguments[0];
     }
   }
 }

@@ -57,17 +57,17 @@ TEST_F(VerdictShown, WatchSaysEachVerdictWhenItChanges) {
   trainer_->train(1, 4);
   test::ChildProcess watch(
       {GNOMON_PROGRAM, "watch", "test", "--interval", "0.05", "--url", daemon_.url()},
-      file("told"));
+      file("output"));
   const auto has_printed = [&](const std::string& words) {
     return test::eventually(
-        [&] { return read_file(file("told")).find(words) != std::string::npos; });
+        [&] { return read_file(file("output")).find(words) != std::string::npos; });
   };
   EXPECT_TRUE(has_printed("verdict unverified: No window yet"));
   trainer_->train(5, 10);
   EXPECT_TRUE(has_printed("verdict unverified: Nobody verifies this run"));
   FakeVerifier verifier(daemon_.url());
   while (std::optional<Lease> lease = verifier.lease()) verifier.complete(*lease, 0.001);
-  EXPECT_TRUE(has_printed("verdict good: FP8 keeps up")) << read_file(file("told"));
+  EXPECT_TRUE(has_printed("verdict good: FP8 keeps up")) << read_file(file("output"));
   trainer_->client().checked("POST", trainer_->path("/finished"),
                              to_json(RunFinished{"completed", 10, 3, 1, 1}));
   EXPECT_EQ(watch.wait(), 0);

@@ -32,8 +32,8 @@ TEST(WatchTest, SaysThatNoStepComesAndThatTheyComeAgain) {
   test::TemporaryDirectory folder;
   test::ChildProcess watch({GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--quiet-after",
                             "0.5", "--url", daemon.url()},
-                           folder.path() / "told");
-  const auto printed = [&] { return read_file(folder.path() / "told"); };
+                           folder.path() / "output");
+  const auto printed = [&] { return read_file(folder.path() / "output"); };
   ASSERT_TRUE(test::eventually([&] {
     return printed().find("no step has come for 0.5 s after step 1") != std::string::npos;
   }));
@@ -54,10 +54,10 @@ TEST(WatchTest, SaysWhyAWindowIsSkipped) {
   test::TemporaryDirectory folder;
   test::ChildProcess watch(
       {GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--url", daemon.url()},
-      folder.path() / "told");
+      folder.path() / "output");
   std::string printed;
   EXPECT_TRUE(test::eventually([&] {
-    printed = read_file(folder.path() / "told");
+    printed = read_file(folder.path() / "output");
     return printed.find(", skipped: 4 windows are open already") != std::string::npos;
   })) << printed;
 }

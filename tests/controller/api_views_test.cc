@@ -133,16 +133,16 @@ TEST_F(ApiViewTest, TheBuiltInPageIsServedWhereThereIsNoFolder) {
 
 TEST_F(ApiViewTest, EconomicsTellWhatTheRunCostsAndTheMetricsAgree) {
   verifier.complete(verifier.lease().value(), 0.001);
-  boost::json::value told = get(trainer.path("/economics"));
-  EXPECT_EQ(told.at("useful_steps").as_int64(), 10);
-  EXPECT_EQ(told.at("speedup_source").as_string(), "prior");
-  EXPECT_EQ(told.at("replays").as_int64(), 1);
-  EXPECT_EQ(told.at("verification_seconds").to_number<double>(), 2.0);
+  boost::json::value economics = get(trainer.path("/economics"));
+  EXPECT_EQ(economics.at("useful_steps").as_int64(), 10);
+  EXPECT_EQ(economics.at("speedup_source").as_string(), "prior");
+  EXPECT_EQ(economics.at("replays").as_int64(), 1);
+  EXPECT_EQ(economics.at("verification_seconds").to_number<double>(), 2.0);
   // Ten steps of 0.25 seconds and one replay of 2, at the 1.3 that the policy states.
-  EXPECT_NEAR(told.at("net_speedup").to_number<double>(), 1.3 * 2.5 / 4.5, 1e-12);
-  EXPECT_FALSE(told.at("measured").as_bool());
-  EXPECT_THAT(std::string(told.at("sentence").as_string()), HasSubstr("not measured yet"));
-  for (const boost::json::value& point : told.at("points").as_array())
+  EXPECT_NEAR(economics.at("net_speedup").to_number<double>(), 1.3 * 2.5 / 4.5, 1e-12);
+  EXPECT_FALSE(economics.at("measured").as_bool());
+  EXPECT_THAT(std::string(economics.at("sentence").as_string()), HasSubstr("not measured yet"));
+  for (const boost::json::value& point : economics.at("points").as_array())
     EXPECT_FALSE(point.at("measured").as_bool());
   // What is assumed is no metric.
   EXPECT_EQ(metric("gnomon_run_net_speedup_ratio{run=\"test/1\"}"), -1);

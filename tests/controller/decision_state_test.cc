@@ -149,10 +149,10 @@ TEST_F(DecisionStateTest, StepsWithoutEffectsAreNotWrittenDownEachAndAreNotForgo
   EXPECT_EQ(number(ledger_, "SELECT max(seq) FROM steps"), before + 43);
   const StateOnRecord found = on_record();
   EXPECT_EQ(found.seq, before + 43);
-  EXPECT_EQ(found.told.size(), 43);
+  EXPECT_EQ(found.uncounted.size(), 43);
   EXPECT_EQ(decide::state_to_json(found.state), in_memory());
   EXPECT_EQ(saved_seq(), before + 43);
-  EXPECT_TRUE(on_record().told.empty());
+  EXPECT_TRUE(on_record().uncounted.empty());
 }
 
 TEST_F(DecisionStateTest, AStateIsWrittenDownAfterASecond) {
@@ -171,7 +171,7 @@ TEST_F(DecisionStateTest, StepsThatComeLateKeepTheirPlaceAmongTheEvents) {
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'step_reported'"), 2);
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE seq IS NULL"), 2);
   const StateOnRecord found = on_record();
-  EXPECT_EQ(found.told.size(), 7);
+  EXPECT_EQ(found.uncounted.size(), 7);
   EXPECT_EQ(decide::state_to_json(found.state), in_memory());
 }
 
@@ -190,7 +190,7 @@ TEST_F(DecisionStateTest, ANewPolicyIsNotAppliedToWhatWasHeardUnderTheOldOne) {
   ledger_.write([&](LedgerTransaction& transaction) {
     set_policy({*runs_, transaction}, run_, "mode = \"enforce\"\n");
   });
-  EXPECT_TRUE(on_record().told.empty());
+  EXPECT_TRUE(on_record().uncounted.empty());
 }
 
 TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {
@@ -248,7 +248,7 @@ TEST_F(DecisionStateTest, AnyEventBehindTheStateIsAppliedToIt) {
   const StateOnRecord found = on_record([](const auto&...) { FAIL(); });
   EXPECT_EQ(found.seq, seq);
   EXPECT_EQ(decide::state_to_json(found.state), after);
-  EXPECT_TRUE(found.told.empty()) << "the sums have them";
+  EXPECT_TRUE(found.uncounted.empty()) << "the sums have them";
 }
 
 TEST_F(DecisionStateTest, AStateThatCannotBeReadIsRebuiltUnderThePoliciesOfThen) {

@@ -24,7 +24,7 @@ class LedgerFileIdentityTest : public ApiTest {
     trainer.begin();
     trainer.train(1, 20);
   }
-  // That nothing is acknowledged any more, everybody is told why, and the daemon says so at its
+  // That nothing is acknowledged any more, everybody learns why, and the daemon says so at its
   // end.
   void expect_lost(const std::string& why) {
     for (int i = 0; i < 3; ++i) {
@@ -45,11 +45,11 @@ class LedgerFileIdentityTest : public ApiTest {
     const std::string log = daemon.log();
     EXPECT_THAT(log, Not(HasSubstr("everything acknowledged is in")));
     EXPECT_THAT(log, HasSubstr("what was acknowledged last may be lost"));
-    const size_t told = log.find(kLogLine);
-    ASSERT_NE(told, std::string::npos) << log;
-    EXPECT_THAT(log.substr(told, 200), HasSubstr(daemon.ledger().string()));
-    EXPECT_THAT(log.substr(told, 200), HasSubstr(why));
-    EXPECT_EQ(log.find(kLogLine, told + 1), std::string::npos) << "once";
+    const size_t at = log.find(kLogLine);
+    ASSERT_NE(at, std::string::npos) << log;
+    EXPECT_THAT(log.substr(at, 200), HasSubstr(daemon.ledger().string()));
+    EXPECT_THAT(log.substr(at, 200), HasSubstr(why));
+    EXPECT_EQ(log.find(kLogLine, at + 1), std::string::npos) << "once";
   }
   static int64_t steps_in(const fs::path& ledger) {
     return SQLite::Database(ledger.string(), SQLite::OPEN_READONLY)

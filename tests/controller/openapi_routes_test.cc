@@ -1,5 +1,5 @@
 // The routes of the daemon and the operations of the document of its API are the same set, and the
-// document is told of what the routes take: a route without an operation fails here, and so does an
+// document lists what the routes take: a route without an operation fails here, and so does an
 // operation without a route.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -57,10 +57,10 @@ TEST_F(OpenApiRoutesTest, EveryRouteHasAnOperationAndEveryOperationARoute) {
 
 TEST_F(OpenApiRoutesTest, BodiesAndTheirLimitsAgree) {
   for (const Route& route : routes) {
-    const json::object& told = operation(route);
-    const json::value* body = told.if_contains("requestBody");
+    const json::object& documented = operation(route);
+    const json::value* body = documented.if_contains("requestBody");
     ASSERT_EQ(body != nullptr, route.body.kind != BodyKind::kNone) << name_of(route);
-    const json::value* limit = told.if_contains("x-body-max");
+    const json::value* limit = documented.if_contains("x-body-max");
     EXPECT_EQ(limit ? limit->to_number<size_t>() : 0, route.body.max) << name_of(route);
     if (body == nullptr) continue;
     // Every documented type is taken, and one that is not documented is refused.

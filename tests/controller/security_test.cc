@@ -102,22 +102,22 @@ TEST_F(SecurityTest, TheAuditLogNamesWhoAsked) {
 // token of another service that was sent by mistake.
 TEST_F(SecurityTest, NoSecretIsWrittenAnywhere) {
   const std::string foreign = "hf_someOtherServicesToken";
-  std::string told;
+  std::string answers;
   for (const auto& [role, secret] : secrets) {
-    told += ask("GET", "/v1/runs", secret).body + ask("POST", "/v1/runs", secret, "{").body +
-            ask("DELETE", "/v1/runs", secret).body + ask("GET", "/v1/runs/7", secret).body;
+    answers += ask("GET", "/v1/runs", secret).body + ask("POST", "/v1/runs", secret, "{").body +
+               ask("DELETE", "/v1/runs", secret).body + ask("GET", "/v1/runs/7", secret).body;
   }
-  told += ask("GET", "/v1/runs", foreign).body + ask("POST", "/v1/leases", foreign, "{}").body;
+  answers += ask("GET", "/v1/runs", foreign).body + ask("POST", "/v1/leases", foreign, "{}").body;
   ask("POST", "/v1/runs", secrets["trainer"], to_json(test_registration()));
-  told += ask("GET", "/metrics", secrets["reader"]).body;
+  answers += ask("GET", "/metrics", secrets["reader"]).body;
   EXPECT_EQ(daemon.stop(), 0);
   EXPECT_THAT(daemon.log(), HasSubstr("a token was not accepted"));
-  told += daemon.log() + read_file(daemon.ledger());
-  EXPECT_THAT(told, Not(HasSubstr(foreign)));
+  answers += daemon.log() + read_file(daemon.ledger());
+  EXPECT_THAT(answers, Not(HasSubstr(foreign)));
   for (const auto& [role, secret] : secrets) {
-    EXPECT_EQ(told.find(secret), std::string::npos) << role;
-    EXPECT_EQ(told.find(secret.substr(7, 20)), std::string::npos) << role << ", a part of it";
-    EXPECT_EQ(told.find(sha256_hex(secret)), std::string::npos) << role << ", its hash";
+    EXPECT_EQ(answers.find(secret), std::string::npos) << role;
+    EXPECT_EQ(answers.find(secret.substr(7, 20)), std::string::npos) << role << ", a part of it";
+    EXPECT_EQ(answers.find(sha256_hex(secret)), std::string::npos) << role << ", its hash";
   }
 }
 

@@ -144,10 +144,10 @@ TEST_F(TickTest, ADirectiveToASilentTrainerStaysReadyAndIsSpokenOfOnce) {
 TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
   pause_unheard();
   EXPECT_THAT(runs_->deadlines().due(runs_->now()), IsEmpty());
-  int64_t heard = ticks();
+  int64_t before = ticks();
   clock_ = 100'000;
   look();
-  EXPECT_EQ(ticks(), heard);
+  EXPECT_EQ(ticks(), before);
 }
 
 TEST_F(TickTest, DeadlinesOutliveTheDaemon) {

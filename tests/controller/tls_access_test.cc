@@ -73,9 +73,9 @@ TEST_F(TlsAccessTest, AClientNamesWhatItMissesInTheCertificate) {
 TEST_F(TlsAccessTest, TheSystemsAuthoritiesAreThoseOfSslCertFile) {
   start();
   ::setenv("SSL_CERT_FILE", access.ca_file.c_str(), 1);
-  const std::string told = failure(reaching({}));
+  const std::string why = failure(reaching({}));
   ::unsetenv("SSL_CERT_FILE");
-  EXPECT_EQ(told, "");
+  EXPECT_EQ(why, "");
 }
 
 TEST_F(TlsAccessTest, ACertificateForAnotherHostIsNotTaken) {
@@ -91,10 +91,10 @@ TEST_F(TlsAccessTest, ACertificateForAnotherHostIsNotTaken) {
 TEST_F(TlsAccessTest, AnExpiredCertificateIsServedAndNotTaken) {
   authority.issue(folder.path(), "server", {.ends = 3});
   start();
-  std::string told;
-  EXPECT_TRUE(test::eventually([&] { return !(told = failure(reaching(access))).empty(); },
+  std::string why;
+  EXPECT_TRUE(test::eventually([&] { return !(why = failure(reaching(access))).empty(); },
                                std::chrono::seconds(20)));
-  EXPECT_THAT(told, HasSubstr("expired"));
+  EXPECT_THAT(why, HasSubstr("expired"));
 }
 
 TEST_F(TlsAccessTest, RequiredCertificatesOfClientsAreLookedAt) {

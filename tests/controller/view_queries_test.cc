@@ -108,15 +108,15 @@ TEST_F(ViewQueriesTest, ColumnsAreThoseOfTheDocument) {
 }
 
 TEST_F(ViewQueriesTest, ASummaryHasItsColumnsAndWhatTheCoreKnows) {
-  std::set<std::string> told = columns(views::kRunSummary);
-  told.insert({"phase", "mode", "verdict", "verdict_sentence", "verdict_since",
-               "verification_lag_steps", "set_aside"});
+  std::set<std::string> shown = columns(views::kRunSummary);
+  shown.insert({"phase", "mode", "verdict", "verdict_sentence", "verdict_since",
+                "verification_lag_steps", "set_aside"});
   std::set<std::string> documented;
   for (const auto& [column, type] :
        test::openapi_schema("RunSummary").at("properties").as_object()) {
     documented.emplace(column);
   }
-  EXPECT_EQ(told, documented);
+  EXPECT_EQ(shown, documented);
 }
 
 }  // namespace

@@ -26,9 +26,9 @@ TEST_P(EveryScenario, DecidesTheSameWhenItsEventsAreReplayed) {
   GetParam().play(run);
   State state;
   std::vector<std::string> log;
-  size_t heard = 0;
+  size_t played = 0;
   for (const Event& event : run.events) {
-    Outcome outcome = decide(std::move(state), event, GetParam().policy, run.times[heard++]);
+    Outcome outcome = decide(std::move(state), event, GetParam().policy, run.times[played++]);
     state = std::move(outcome.state);
     for (const Effect& effect : outcome.effects)
       log.push_back(effect_type(effect) + " " + effect_to_json(effect));
@@ -41,9 +41,9 @@ TEST_P(EveryScenario, RepeatedEventsChangeNothing) {
   GetParam().play(run);
   State state;
   std::vector<std::string> log;
-  size_t heard = 0;
+  size_t played = 0;
   for (const Event& event : run.events) {
-    const double now = run.times[heard++];
+    const double now = run.times[played++];
     for (int time = 0; time < 2; ++time) {
       Outcome outcome = decide(std::move(state), event, GetParam().policy, now);
       state = std::move(outcome.state);

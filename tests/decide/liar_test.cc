@@ -78,10 +78,10 @@ SimulatedRun played(const Scene& scene, Truth truth, Policy policy = scenario_po
   truth.equal_fingerprints = scene.equal_fingerprints;
   truth.replays_per_step_percent = 100;
   SimulatedRun run(truth, policy);
-  int64_t told = 0;
+  int64_t answers = 0;
   run.lie = [&, lie = scene.lie](ReplayFinished& answer) {
     if (!std::ranges::count(scene.liars, answer.verifier) || run.step < scene.from_step) return;
-    if (told++ % scene.every == 0) lie(answer);
+    if (answers++ % scene.every == 0) lie(answer);
   };
   run.start();
   run.train_until(1000);
@@ -181,7 +181,7 @@ void PrintTo(const Claim& claim, std::ostream* out) { *out << claim.name; }
 
 class LoneClaim : public ::testing::TestWithParam<Claim> {
  protected:
-  SimulatedRun told(Truth truth, std::vector<std::string> verifiers) const {
+  SimulatedRun lied_to(Truth truth, std::vector<std::string> verifiers) const {
     Scene scene{"", GetParam().lie};
     scene.verifiers = std::move(verifiers);
     return played(scene, std::move(truth));
@@ -189,7 +189,7 @@ class LoneClaim : public ::testing::TestWithParam<Claim> {
 };
 
 TEST_P(LoneClaim, IsNoVerdictOverAHealthyRunAndItsAuthorIsNamed) {
-  const SimulatedRun run = told(Truth(), {"v1:1", "v2:2", "v3:3"});
+  const SimulatedRun run = lied_to(Truth(), {"v1:1", "v2:2", "v3:3"});
   EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v1:1"));
   EXPECT_EQ(run.state.standing.condition, "good");
   EXPECT_THAT(verdicts(run), Not(Contains("data_mismatch")));
@@ -199,7 +199,7 @@ TEST_P(LoneClaim, IsNoVerdictOverAHealthyRunAndItsAuthorIsNamed) {
 TEST_P(LoneClaim, HidesNoFaultFromTwoThatAreHonest) {
   for (const double percent : {0.02, 0.2}) {
     const SimulatedRun run =
-        told(numerical_fault({kGuilty}, 401, 1001, percent), {"v1:1", "v2:2", "v3:3"});
+        lied_to(numerical_fault({kGuilty}, 401, 1001, percent), {"v1:1", "v2:2", "v3:3"});
     EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v1:1"));
     EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
     EXPECT_NEAR(run.damage, 0, 1);

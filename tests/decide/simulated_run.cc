@@ -27,10 +27,10 @@ void SimulatedRun::feed(const Event& event) {
   events.push_back(event);
   now += 1;
   times.push_back(now);
-  const Event heard =
+  const Event received =
       through_json ? event_from_json(event_type(event), event_to_json(event)) : event;
   State before = through_json ? state_from_json(state_to_json(state)) : state;
-  Outcome outcome = decide(std::move(before), heard, policy, now);
+  Outcome outcome = decide(std::move(before), received, policy, now);
   invariants_.check(event, outcome, policy);
   state = std::move(outcome.state);
   for (const Effect& effect : outcome.effects) {

@@ -32,13 +32,13 @@ std::vector<ProblemSpec> problems() {
 }
 
 Comparison compare_with(ProductDevice& device) {
-  size_t heard = 0;
+  size_t called = 0;
   Comparison found = compare(device, problems(), candidate_variants(), kOptions,
                              [&](const ProblemSpec&, size_t at, size_t count) {
-                               EXPECT_EQ(at, heard++);
+                               EXPECT_EQ(at, called++);
                                EXPECT_EQ(count, 10u);
                              });
-  EXPECT_EQ(heard, 10u);
+  EXPECT_EQ(called, 10u);
   return found;
 }
 

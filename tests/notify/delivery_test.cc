@@ -91,17 +91,17 @@ TEST_F(NotifyingDaemonTest, ARunIsToldFromItsBeginningToItsEnd) {
   trainer.train(1, 10);
   provoke_directive(trainer, verifier);
   ASSERT_TRUE(eventually([&] { return waiting().empty(); }, std::chrono::seconds(20)));
-  std::vector<std::string> told;
+  std::vector<std::string> sent;
   for (const Delivery& delivery : hook.taken()) {
-    told.push_back(delivery.annotation("kind") + " " +
+    sent.push_back(delivery.annotation("kind") + " " +
                    std::string(delivery.body.at("status").as_string()));
   }
-  EXPECT_EQ(told.front(), "attempt firing");
-  EXPECT_THAT(told, Contains("alarm firing"));
-  EXPECT_THAT(told, Contains("verdict firing"));
-  EXPECT_THAT(told, Contains("action firing"));
-  EXPECT_THAT(told, Contains("investigation firing"));
-  EXPECT_THAT(told, Contains("investigation resolved"));
+  EXPECT_EQ(sent.front(), "attempt firing");
+  EXPECT_THAT(sent, Contains("alarm firing"));
+  EXPECT_THAT(sent, Contains("verdict firing"));
+  EXPECT_THAT(sent, Contains("action firing"));
+  EXPECT_THAT(sent, Contains("investigation firing"));
+  EXPECT_THAT(sent, Contains("investigation resolved"));
   const boost::json::array decisions = daemon->rows("decisions");
   size_t checked = 0;
   for (const Delivery& delivery : hook.taken()) {
@@ -195,12 +195,12 @@ TEST_F(NotifyingDaemonTest, AReceiverThatIsAddedHearsOfWhatLastsAlsoWhenTheDaemo
                            to_json(OverrideRequest{"pause", "", "", "ann", "to look", 0}));
   trainer.ack(trainer.poll(0).directives.at(0).number, {"applied", 1, 0, "", 1.0});
   const auto lines = [](const WebhookReceiver& hook) {
-    std::vector<std::string> told;
+    std::vector<std::string> sent;
     for (const Delivery& delivery : hook.taken()) {
-      told.push_back(delivery.annotation("kind") + " " +
+      sent.push_back(delivery.annotation("kind") + " " +
                      std::string(delivery.body.at("status").as_string()));
     }
-    return told;
+    return sent;
   };
   ASSERT_TRUE(
       eventually([&] { return !lines(first).empty() && lines(first).back() == "paused firing"; }));

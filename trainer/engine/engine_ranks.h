@@ -65,12 +65,12 @@ Fingerprint fingerprint_of_ranks(EngineRanks& ranks, const std::string& device, 
 // `body` may wait for another rank.
 void do_together(Collectives& ranks, const std::function<void()>& body);
 
-// Makes the calls that rank 0 tells until it says that it is done. An Error that every rank has is
+// Makes rank 0's calls until it says that it is done. An Error that every rank has is
 // rank 0's to report. Any other exception leaves this function, and the caller must end the job
 // with it: the other ranks wait for this one.
 void follow_engines(EngineRanks& ranks);
 
-// Rank 0's end of the same: tells the followers to return.
+// Rank 0's end of the same: makes the followers return.
 void end_followers(EngineRanks& ranks);
 
 // A program's work on every rank: `lead` on rank 0, whose status this returns, and the calls that

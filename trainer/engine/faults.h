@@ -1,7 +1,7 @@
 // The fault library: faults that are switched on by configuration, to show that they are caught.
-// Off by default; told to the controller, which records them as injected. docs/faults.md says of
-// each what it is modelled on, who feels it and what the verdict should be; fault_view.h is how the
-// engine asks for them.
+// Off by default; reported to the controller, which records them as injected. docs/faults.md says
+// of each what it is modelled on, who feels it and what the verdict should be; fault_view.h is how
+// the engine asks for them.
 //
 // A fault in the numerics, the software or the data is a pure function of (data, seed, step), so a
 // replay feels it too, in the arms that run what is broken. A fault of the hardware, or of the live

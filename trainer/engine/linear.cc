@@ -192,7 +192,7 @@ Rounding LinearLayers<E>::rounding_but_scale(int site, Gemm gemm, TensorRole rol
 template <class E>
 std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>& operand) {
   if constexpr (std::is_same_v<E, bf16>) {
-    // An outlier's column is made in a tensor of its own, an observer is told of what is there.
+    // An outlier's column is made in a tensor of its own, an observer gets what is there.
     if (!uses_fp8(site, Gemm::kFprop) || pass_.observer != nullptr ||
         faults_.outlier(site, pass_.step)) {
       return std::nullopt;

@@ -5,11 +5,11 @@
 
 namespace gnomon {
 
-// Bytes of this process in memory (code, libraries and data), as /proc/self/statm tells. Throws
+// Bytes of this process in memory (code, libraries and data), from /proc/self/statm. Throws
 // SystemError where that cannot be read.
 int64_t resident_bytes();
 
-// The most that it ever was, as getrusage tells.
+// The most that it ever was, from getrusage.
 int64_t resident_bytes_peak();
 
 }  // namespace gnomon

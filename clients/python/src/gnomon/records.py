@@ -42,7 +42,7 @@ class Fingerprint:
 
 @dataclass(slots=True)
 class InjectedFault:
-    """A fault switched on by configuration, told so that the ledger knows the truth."""
+    """A fault switched on by configuration, reported so that the ledger knows the truth."""
 
     kind: str
     start_step: int

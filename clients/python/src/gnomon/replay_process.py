@@ -244,7 +244,7 @@ class _Child:
                 if "lost" in message:
                     self._lost.set()
                     continue
-                self._lost.clear()  # here, as the order of messages tells which lease was lost
+                self._lost.clear()  # here, as the order of messages shows which lease was lost
                 with self._arrived:
                     self._tasks.append(from_value(TaskMessage, message["task"]))
                     self._arrived.notify()

@@ -119,7 +119,7 @@ class Reporter:
         # Halved where a batch is refused, down to the one bad step; doubled again behind it.
         self._batch_max = _BATCH_RECORDS_MAX
         self._failing = self._tries = 0
-        self._took_others = -1
+        self._registered_for = -1
         self._sent_at = -_SEND_SECONDS
         self.registered: RunRegistered | None = None
         self.replaced: str | None = None
@@ -352,11 +352,11 @@ class Reporter:
         if self._tries < _TRIES_MAX - 1:
             raise error
         # Only a record that fails between two registrations that succeed is at fault.
-        took_others_before = self._took_others == record.number
-        self._took_others = -1
+        registered_before = self._registered_for == record.number
+        self._registered_for = -1
         self._register()
-        if not took_others_before:
-            self._took_others = record.number
+        if not registered_before:
+            self._registered_for = record.number
             return False
         self._set_aside(record, error.status, f"{error} (tried {self._tries} times)")
         return True

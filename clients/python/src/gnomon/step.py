@@ -23,7 +23,7 @@ _NUMBERS = (int, float)
 class Step:
     """A step, as `with run.step() as s` gives it.
 
-    step: 1, 2, ... of the run. What a step has not been told are the class's values: to begin one
+    step: 1, 2, ... of the run. What a step was not given are the class's values: to begin one
     has to cost next to nothing.
     """
 

@@ -42,7 +42,7 @@ _ONE_GEMM_LAYERS = ("Linear", "LayerNormLinear")
 
 
 class LivePlan:
-    """What the debug tool is told about each GEMM. A site's name is the debug tool's layer name.
+    """The debug tool's settings for each GEMM. A site's name is the debug tool's layer name.
 
     autocast: what the recipe of the autocast does, as a plan; it is in force until `set_plan`.
     No other feature that answers `fp8_gemm_enabled` may be enabled for the same layer: of several

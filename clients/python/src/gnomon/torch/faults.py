@@ -31,7 +31,7 @@ class Fault:
         return self.start_step <= step and (self.end_step == 0 or step < self.end_step)
 
     def record(self) -> InjectedFault:
-        """Returns what the controller is told of it at the registration."""
+        """Returns the fault as the registration reports it."""
         if self.kind == "scale_shift":
             what = f"the scale of the {self.tensor} is off by 2^{self.log2_factor}"
         else:
