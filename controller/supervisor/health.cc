@@ -63,10 +63,10 @@ std::string record_health(WriteContext write, const CachedRun& run, const StepRe
   if (row.ecc_uncorrected) {
     const int64_t count = *row.ecc_uncorrected;
     // Fewer than before: the driver was loaded again and counts from 0.
-    const int64_t before = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
-    row.ecc_told = before;
-    if (count > before && !notified_lately(connection, run.id, health.time)) {
-      add_notice(write, run, errors_grew(report, row, before));
+    const int64_t reported = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
+    row.ecc_told = reported;
+    if (count > reported && !notified_lately(connection, run.id, health.time)) {
+      add_notice(write, run, errors_grew(report, row, reported));
       row.ecc_told = count;
     }
   }

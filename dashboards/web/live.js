@@ -256,7 +256,7 @@
     setTimeout(() => { if (mine === newest) look(); }, kIntervalMs);
   }
 
-  place('origin').textContent = location.origin;
+  for (const element of document.querySelectorAll('.origin')) element.textContent = location.origin;
   window.addEventListener('hashchange', () => { drawn = ''; look(); });
   look();
 })();
