@@ -69,6 +69,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.next_start = first_start(core, event.base_step);
   forget_windows_after(s, event.base_step, window_lengths(s, core.policy).steps);
   if (event.cause != "restart") begin_dense(s);
+  s.standing.due_step = 0;
   if (event.cause != "rollback") s.standing.promised.reset();
   s.hold_due = core.held();
   if (event.cause != "rollback") return;

@@ -86,7 +86,7 @@ void handle(Core& core, const StepReported& event) {
   s.newest_step = event.step;
   s.plan_version = event.plan_version;
   note_plan(core, event.plan_version);
-  if (s.paused) count_pause(core, false);
+  count_pause(core, false);
   note_steps(s);
   if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());

@@ -136,9 +136,10 @@ BOOST_DESCRIBE_STRUCT(CostPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied, promised,
-                       promised_step, reported_at, steps_at))
+                       promised_step, reported_at, steps_at, due_step))
 BOOST_DESCRIBE_STRUCT(Spending, (),
-                      (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start))
+                      (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start,
+                       asked_every))
 BOOST_DESCRIBE_STRUCT(Costs, (),
                       (account, hazard, spending, shadows, paused_since, last_step_at,
                        waited_seconds, switching, points, point_every))

@@ -31,8 +31,9 @@ std::string duration(double seconds) {
 }
 
 std::string verified_words(const State& s) {
-  return s.last_verified ? fmt::format("verified up to step {}", s.last_verified->step)
-                         : std::string("no step is verified");
+  return s.last_verified
+             ? fmt::format("verified up to step {} of {}", s.last_verified->step, s.newest_step)
+             : std::string("no step is verified");
 }
 
 std::string measured_words(const State& s) {
@@ -44,13 +45,23 @@ std::string measured_words(const State& s) {
                      standing.last_window, standing.last_start, share(standing.last_d_percent));
 }
 
+std::string next_window_words(const State& s, const Policy& policy) {
+  const WindowLengths used = window_lengths(s, policy);
+  const int64_t total = s.run.total_steps;
+  if (total > 0 && s.next_start + used.steps > total) {
+    return fmt::format("No further window ends before the run does, at step {}: {}.", total,
+                       policy.window.every > 0 ? "window.every asks for none"
+                                               : "verification.budget_percent pays for none");
+  }
+  return fmt::format("The next window is from step {} on, later ones every {} steps or so.",
+                     s.next_start, used.every);
+}
+
 std::string good_sentence(const State& s, const Policy& policy) {
   if (s.registered && plan_of(s, s.plan_version).bf16)
     return "The run trains in BF16: there is no FP8 to verify. Nobody needs to do anything.";
-  return fmt::format(
-      "FP8 keeps up with its BF16 shadow: {}; {}. Gnomon measures a window every {} steps. Nobody "
-      "needs to do anything.",
-      measured_words(s), verified_words(s), window_lengths(s, policy).every);
+  return fmt::format("FP8 keeps up with its BF16 shadow: {}; {}. {} Nobody needs to do anything.",
+                     measured_words(s), verified_words(s), next_window_words(s, policy));
 }
 
 std::string starting_sentence(const State& s, const Policy& policy) {

@@ -39,8 +39,6 @@ struct RunVerdict {
 // Reports stop for at least so long before a run is called silent, however short its steps are.
 inline constexpr double kSilentSecondsMin = 30;
 inline constexpr double kSilentSteps = 3;  // mean steps without a report, where that is longer
-// Window distances without a measured window after which a run is unverified.
-inline constexpr int64_t kUnverifiedDistances = 2;
 
 // What the verdict needs of the state. It is small, so that many runs can be asked for theirs at
 // every scrape; only the clock is missing.

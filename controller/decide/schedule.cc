@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/philox.h"
@@ -14,6 +15,7 @@
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/spending.h"
+#include "controller/decide/standing.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
@@ -109,8 +111,11 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
   const bool full = too_many_open(core);
   WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
   if (full) {
-    return skip_window(core, window.id,
-                       fmt::format("{} windows are open already", s.windows.size() - 1));
+    return skip_window(
+        core, window.id,
+        fmt::format("{} windows are open already, {} of them wait for verifiers (window.open_max "
+                    "= {})",
+                    s.windows.size() - 1, count_waiting(s), core.policy.window.open_max));
   }
   window.shadow_pending = true;
   window.called = called;
@@ -219,8 +224,27 @@ int64_t start_before(const State& s, const WindowLengths& used, int64_t step, in
   return found.value_or(round_up(s.newest_step, used.unit));
 }
 
+// Where the policy was replaced by one that has other distances, what was planned under the old one
+// is void.
+void follow_policy(Core& core) {
+  State& s = core.s;
+  Spending& spending = s.money.spending;
+  const int64_t asked = asked_lengths(core.policy, s.run.checkpoint_every).every;
+  const int64_t before = std::exchange(spending.asked_every, asked);
+  if (before == 0 || before == asked) return;
+  s.watch.every = 0;
+  const WindowLengths used = lengths(core);
+  const int64_t next = std::max(spending.last_start + used.every, s.newest_step);
+  if (spending.last_start >= 0) s.next_start = std::min(s.next_start, first_start(core, next));
+  core.record("cadence",
+              fmt::format("The policy was replaced: a window every {} steps instead of {}.",
+                          used.every, before),
+              {{"every", used.every}, {"before", before}});
+}
+
 void open_due_windows(Core& core) {
   State& s = core.s;
+  follow_policy(core);
   const WindowLengths used = lengths(core);
   for (;;) {
     const KnownCheckpoint* start = checkpoint_at(s, s.next_start);
@@ -244,6 +268,7 @@ void open_due_windows(Core& core) {
       continue;
     }
     s.money.spending.last_start = start->step;
+    note_planned(s, end->step);
     const bool called = is_called(s, start->step);
     if (called) s.watch.called_start = -1;
     s.next_start += next_distance(core, used, bf16);

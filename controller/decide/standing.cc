@@ -34,10 +34,16 @@ bool harm_stands(const State& s) {
   return !answered || on_its_way || hold_without_pause;
 }
 
-// Nothing was measured for so long that it should have been.
-bool overdue(const State& s, int64_t every) {
+// The first window behind what was measured, as it is planned, should have been measured for a
+// cadence.
+bool overdue(const State& s, const Policy& policy) {
+  const WindowLengths used = window_lengths(s, policy);
+  const int64_t measured = s.standing.measured_step;
+  int64_t due = s.standing.due_step;
+  if (due <= measured && policy.window.every == 0 && s.money.spending.last_start >= 0)
+    due = s.next_start + used.steps;
   return !in_bf16(s) && s.attempt.number > 0 &&
-         s.newest_step - s.standing.measured_step >= kUnverifiedDistances * every;
+         s.newest_step >= std::max(due, measured + used.every) + used.every;
 }
 
 // Training diverges in BF16 as well as in FP8: neither precision is to blame.
@@ -52,10 +58,7 @@ std::string_view condition_of(const State& s, const Policy& policy) {
   if (s.paused) return "held";
   if (harm_stands(s)) return "harmful";
   if (diverges_in_both_precisions(s)) return "unstable";
-  int64_t every = window_lengths(s, policy).every;
-  const int64_t last = s.money.spending.last_start;
-  if (policy.window.every == 0 && last >= 0) every = std::max(every, s.next_start - last);
-  if (s.watch.instrument.broken || overdue(s, every)) return "unverified";
+  if (s.watch.instrument.broken || overdue(s, policy)) return "unverified";
   if (s.investigation || s.suspicion) return "under_investigation";
   if (s.containment || s.recovery) return "contained";
   if (s.standing.measured_windows == 0 && !in_bf16(s)) return "starting";
@@ -90,6 +93,10 @@ void note_report(Core& core, const Event& event) {
   if (step == nullptr || step->attempt != s.attempt.number || step->step <= s.newest_step) return;
   if (standing.steps_at.size() >= kStepsAtMax) standing.steps_at.erase(standing.steps_at.begin());
   standing.steps_at.push_back(core.now);
+}
+
+void note_planned(State& s, int64_t end) {
+  if (s.standing.due_step <= s.standing.measured_step) s.standing.due_step = end;
 }
 
 void note_measured(State& s, const WindowState& window) {

@@ -9,6 +9,8 @@ namespace gnomon::decide {
 
 // The trainer has reported something; before the event is handled.
 void note_report(Core& core, const Event& event);
+// A window was opened that ends at this step.
+void note_planned(State& state, int64_t end);
 // A window's BF16 replay gave a D that is judged.
 void note_measured(State& state, const WindowState& window);
 // A replay was answered: while a case is open that is enough, though no window is measured.

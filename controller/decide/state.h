@@ -370,6 +370,7 @@ struct Spending {
   int64_t dense_from = 0;  // `trained` when little had become known of the run
   int64_t distance = 0;  // of the newest two windows while they move apart; 0: the next comes soon
   int64_t last_start = -1;  // of the newest window
+  int64_t asked_every = 0;  // steps between windows as the policy has them; 0 = not known yet
 };
 
 // What the run has cost so far, and what has been learned about its faults.
@@ -392,6 +393,7 @@ struct Standing {
   double since = 0;           // that condition, seconds since the epoch
   int64_t first_base = 0;     // the step behind which the first attempt began
   int64_t measured_step = 0;  // up to which windows were measured, cases answered, or it was BF16
+  int64_t due_step = 0;       // end of the first window behind it that was opened; 0 = none yet
   int64_t measured_windows = 0;
   int64_t last_window = 0;  // the newest measured one, where it began and its D
   int64_t last_start = 0;

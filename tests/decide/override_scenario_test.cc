@@ -134,6 +134,21 @@ TEST(OverrideScenario, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
   EXPECT_EQ(run.state.actions, 1);
 }
 
+TEST(OverrideScenario, APauseByAPersonIsInTheAccount) {
+  SimulatedRun run(Truth(), enforcing());
+  run.start();
+  run.train_until(100);
+  run.ask("pause");
+  run.obey();
+  ASSERT_TRUE(run.paused);
+  run.wait(69);
+  run.ask("resume");
+  run.obey();
+  run.train_until(110);
+  EXPECT_EQ(run.state.money.account.holds, 1);
+  EXPECT_NEAR(run.state.money.account.hold_seconds, 69, 5);
+}
+
 TEST(OverrideScenario, AWindowFromBeforeTheHoldRaisesNoNewAlarmAfterIt) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 236), enforcing({"hold"}));
   run.start();

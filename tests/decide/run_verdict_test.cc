@@ -116,6 +116,30 @@ TEST_F(RunVerdictTest, AFreshRunIsNeverGoodAndSaysWhenItsFirstWindowIsExpected) 
   EXPECT_EQ(verdict().since, now_);
 }
 
+TEST_F(RunVerdictTest, AGoodRunSaysWhereItsNextWindowIsAndWhereNoneIsLeft) {
+  begin();
+  train_verified_until(50);
+  train_until(57);
+  EXPECT_THAT(verdict().sentence, HasSubstr("verified up to step 50 of 57"));
+  EXPECT_THAT(verdict().sentence, HasSubstr("The next window is from step 60 on"));
+  last_.state.next_start = 995;
+  EXPECT_THAT(verdict().sentence, HasSubstr("No further window ends before the run does"));
+}
+
+// What was spent early is paid back: the next window is planned far away.
+TEST_F(RunVerdictTest, BehindAPlannedWindowThatIsMissingARunIsUnverified) {
+  policy_.window.every = 0;
+  begin();
+  train_verified_until(50);
+  const int64_t every = last_.state.watch.every = 100;
+  const int64_t distance = 4 * every, measured = last_.state.standing.measured_step;
+  last_.state.next_start = last_.state.money.spending.last_start + distance;
+  train_until(measured + distance + every - 1);
+  EXPECT_EQ(kind(), VerdictKind::kGood) << verdict().sentence;
+  train_until(measured + distance + every);
+  EXPECT_EQ(kind(), VerdictKind::kUnverified) << verdict().sentence;
+}
+
 TEST_F(RunVerdictTest, NobodyVerifiesFromTwiceTheWindowDistanceOn) {
   begin();
   train_verified_until(50);

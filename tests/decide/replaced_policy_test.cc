@@ -1,0 +1,80 @@
+// A policy that is replaced while the run trains: where the next windows are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/decide/scenarios.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int64_t kReplacedAt = 20'000;
+
+// A healthy run under a budget that pays for windows far apart, up to the step.
+SimulatedRun far_between_windows() {
+  Truth truth;
+  truth.total_steps = 40'000;
+  truth.bf16_step_seconds = 1.35;
+  truth.replay_overhead_seconds = 4;
+  Policy policy;
+  policy.window.steps = 20;
+  policy.verification.budget_percent = 2;
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(kReplacedAt);
+  return run;
+}
+
+std::vector<int64_t> starts_since(const SimulatedRun& run, int64_t step) {
+  std::vector<int64_t> starts;
+  for (const Effect& effect : run.effects) {
+    const auto* open = std::get_if<OpenWindow>(&effect);
+    if (open != nullptr && open->kind == "shadow" && open->start_step >= step)
+      starts.push_back(open->start_step);
+  }
+  return starts;
+}
+
+std::string replaced(const SimulatedRun& run) {
+  for (const RecordDecision& decision : run.decisions("cadence")) {
+    if (decision.sentence.starts_with("The policy was replaced")) return decision.sentence;
+  }
+  return "";
+}
+
+TEST(ReplacedPolicyTest, ADistanceInStepsCountsFromTheNewestCheckpointOn) {
+  SimulatedRun run = far_between_windows();
+  ASSERT_GT(run.state.watch.every, 200) << "the cadence was chosen";
+  run.policy.window.every = 100;
+  run.train_until(kReplacedAt + 430);
+  const std::vector<int64_t> starts = starts_since(run, kReplacedAt - 10);
+  ASSERT_THAT(starts, SizeIs(5));
+  for (size_t i = 1; i < starts.size(); ++i) EXPECT_EQ(starts[i] - starts[i - 1], 100);
+  EXPECT_THAT(replaced(run), HasSubstr("a window every 100 steps instead of "));
+}
+
+TEST(ReplacedPolicyTest, ALargerBudgetBringsTheNextWindowForward) {
+  SimulatedRun run = far_between_windows();
+  const int64_t planned = run.state.next_start;
+  ASSERT_GT(planned, kReplacedAt + 200);
+  run.policy.verification.budget_percent = 40;
+  run.train_until(kReplacedAt + 200);
+  EXPECT_GE(starts_since(run, kReplacedAt - 10).size(), 1u);
+  EXPECT_THAT(replaced(run), HasSubstr("The policy was replaced"));
+}
+
+TEST(ReplacedPolicyTest, TheSameDistanceChangesNothing) {
+  SimulatedRun run = far_between_windows();
+  const int64_t planned = run.state.next_start;
+  run.policy.detector.tolerance_percent *= 2;
+  run.train_until(kReplacedAt + 50);
+  EXPECT_EQ(run.state.next_start, planned);
+  EXPECT_EQ(replaced(run), "");
+}
+
+}  // namespace
+}  // namespace gnomon::decide
