@@ -90,7 +90,9 @@ std::string detection_in_words(const RunSummary& summary) {
   if (what.ends_with('.')) what.pop_back();
   std::string text = fmt::format("A fault was injected: {}.", what);
   if (!summary.detected) return text + " It was not detected.";
-  return text + fmt::format(" Measured window {} of those that contained it caught it.",
+  if (summary.windows_to_detect == 1)
+    return text + " The first measured window with it in raised the alarm.";
+  return text + fmt::format(" The alarm came with measured window {} that had it in.",
                             summary.windows_to_detect);
 }
 

@@ -194,11 +194,21 @@ bool readable(const LedgerView::DecisionState& state) {
 
 }  // namespace
 
-RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
+RunHistory load_core_state(const LedgerView& ledger, const std::string& run_name) {
   RunHistory history;
   history.run = ledger.run_named(run_name);
+  const int64_t id = history.run.id;
+  history.decision_state = ledger.decision_state(id);
+  if (history.decision_state && !readable(*history.decision_state)) history.decision_state.reset();
+  history.events_since =
+      ledger.events(id, history.decision_state ? history.decision_state->seq : 0);
+  return history;
+}
+
+RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
+  RunHistory history = load_core_state(ledger, run_name);
   history.registration = from_json<RunRegistration>(history.run.registration);
-  int64_t id = history.run.id;
+  const int64_t id = history.run.id;
   history.attempts = ledger.attempts(id);
   history.steps = ledger.steps(id);
   history.windows = ledger.windows(id);
@@ -208,10 +218,6 @@ RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   history.faults = ledger.faults(id);
   history.shadow = ledger.shadow_steps(id);
   history.verify_seconds = ledger.verify_seconds(id);
-  history.decision_state = ledger.decision_state(id);
-  if (history.decision_state && !readable(*history.decision_state)) history.decision_state.reset();
-  history.events_since =
-      ledger.events(id, history.decision_state ? history.decision_state->seq : 0);
   return history;
 }
 

@@ -136,7 +136,8 @@ Sentences alarm_words(const Policy& policy) {
     words.push_back("A suspicion is confirmed or dropped by windows taken back to back.");
   if (d.burn_in_steps > 0)
     words.push_back(
-        fmt::format("Windows that begin before step {} raise no gap alarm.", d.burn_in_steps));
+        fmt::format("In windows that begin before step {} only a gap over {}% raises an alarm.",
+                    d.burn_in_steps, d.ceiling_percent));
   words.push_back(fmt::format(
       "A step is looked into when its loss is {} standard deviations above the trend of the {} "
       "steps before, {} times the largest of the first 100, or not finite.",
@@ -236,8 +237,8 @@ Sentences verifier_words(const Policy::Verifier& verifier) {
                       : fmt::format("Only verifiers with {} replay it.",
                                     fmt::join(verifier.requirements, ", ")));
   words.push_back(fmt::format(
-      "Where runs compete for verifiers, this one's share of their time is {} to 1 of a run with "
-      "the default policy.",
+      "Where runs compete for verifiers, this one gets {} times what a run with the default policy "
+      "gets.",
       verifier.share));
   return words;
 }
@@ -245,7 +246,8 @@ Sentences verifier_words(const Policy::Verifier& verifier) {
 }  // namespace
 
 std::vector<PolicySection> explain_policy(const Policy& policy, int64_t run_steps) {
-  Sentences changes = changed_settings(list_settings(policy), list_settings(Policy()), true);
+  Sentences changes =
+      changed_settings(list_settings(policy), list_settings(Policy()), "default", true);
   if (changes.empty()) changes.emplace_back("Nothing.");
   return {{"Mode", mode_words(policy)},
           {"What is verified", window_words(policy, run_steps)},

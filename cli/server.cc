@@ -92,6 +92,16 @@ std::string Server::post(const std::string& target, const std::string& body,
   return client_.checked("POST", target, body, longest).body;
 }
 
+std::string Server::text(const std::string& target) {
+  meet();
+  return client_.checked("GET", target).body;
+}
+
+void Server::put(const std::string& target, const std::string& body) {
+  meet();
+  client_.checked("PUT", target, body);
+}
+
 void Server::erase(const std::string& target, std::chrono::milliseconds longest) {
   meet();
   client_.checked("DELETE", target, {}, longest);

@@ -49,6 +49,10 @@ class Server {
   // time.
   std::string post(const std::string& target, const std::string& body,
                    std::chrono::milliseconds longest = std::chrono::seconds(10));
+  // GET of a text.
+  std::string text(const std::string& target);
+  // PUT of a JSON body.
+  void put(const std::string& target, const std::string& body);
   // DELETE; throws as get() does.
   void erase(const std::string& target, std::chrono::milliseconds longest);
   // GET of a list, all its pages: [] when the answer is no array.

@@ -16,6 +16,7 @@
 #include "cli/ledger_view.h"
 #include "cli/printing.h"
 #include "cli/server.h"
+#include "cli/summary.h"
 #include "cli/table.h"
 #include "protocol/json_text.h"
 #include "protocol/records.h"
@@ -155,7 +156,13 @@ class Source {
     return id_;
   }
   Row summary(int64_t run) {
-    return parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
+    Row row = parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
+    if (const auto verdict = verdict_on_record(*ledger_, fmt::format("run-{}", run))) {
+      row["verdict"] = decide::verdict_name(verdict->kind);
+      row["verdict_sentence"] = verdict->sentence;
+      row["verdict_since"] = verdict->since;
+    }
+    return row;
   }
 
   std::string run_, route_;

@@ -230,6 +230,13 @@ bool fault_acts_in(const InjectedFault& fault, int64_t first, int64_t last) {
   return fault.start_step <= last && end > first;
 }
 
+std::optional<decide::RunVerdict> verdict_on_record(const LedgerView& ledger,
+                                                    const std::string& run) {
+  RunSummary summary;
+  read_net_speedup_and_verdict(load_core_state(ledger, run), summary);
+  return summary.run_verdict;
+}
+
 RunSummary summarize(const RunHistory& history) {
   RunSummary summary;
   summary.run = history.run.name + "/" + history.run.job_id;

@@ -50,6 +50,10 @@ struct RunSummary {
 
 RunSummary summarize(const RunHistory& history);
 
+// A run's verdict now, from the ledger alone; empty when it has no state that this version reads.
+std::optional<decide::RunVerdict> verdict_on_record(const LedgerView& ledger,
+                                                    const std::string& run);
+
 std::string summary_to_json(const RunSummary& summary);
 // The same as a few sentences.
 std::string summary_in_words(const RunSummary& summary);

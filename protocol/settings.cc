@@ -165,12 +165,13 @@ std::string to_toml(const std::vector<SettingRow>& rows) {
 }
 
 std::vector<std::string> changed_settings(const std::vector<SettingRow>& rows,
-                                          const std::vector<SettingRow>& defaults, bool with_help) {
+                                          const std::vector<SettingRow>& others,
+                                          std::string_view word, bool with_help) {
   std::vector<std::string> lines;
-  for (size_t i = 0; i < std::min(rows.size(), defaults.size()); ++i) {
-    if (rows[i].value == defaults[i].value) continue;
-    lines.push_back(fmt::format("{} = {} (default {}){}", rows[i].path(),
-                                with_unit(rows[i], rows[i].value), defaults[i].value,
+  for (size_t i = 0; i < std::min(rows.size(), others.size()); ++i) {
+    if (rows[i].value == others[i].value) continue;
+    lines.push_back(fmt::format("{} = {} ({} {}){}", rows[i].path(),
+                                with_unit(rows[i], rows[i].value), word, others[i].value,
                                 with_help ? ": " + without_links(rows[i].setting.help) : ""));
   }
   return lines;

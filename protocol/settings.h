@@ -69,10 +69,11 @@ struct SettingRow {
 
 // The TOML of such rows, which parses to the same values.
 std::string to_toml(const std::vector<SettingRow>& rows);
-// Paths and values of the rows that are not what `defaults` has: "window.every = 100 (default 50)".
-// With help, if asked for.
+// Paths and values of the rows that are not what `others` has: "window.every = 100 (default 50)",
+// where `word` is "default". With help, if asked for.
 std::vector<std::string> changed_settings(const std::vector<SettingRow>& rows,
-                                          const std::vector<SettingRow>& defaults, bool with_help);
+                                          const std::vector<SettingRow>& others,
+                                          std::string_view word, bool with_help);
 // A table in Markdown of the rows, whose values are the defaults. Links stay.
 std::string settings_reference(const std::vector<SettingRow>& rows, bool with_reload);
 

@@ -221,7 +221,7 @@ Statement statement(const Account& account, double prior_speedup, double loss_ex
            account.trainer_verification_seconds);
   add_item(made, "spare", "verification on spare devices", account.spare_verification_seconds);
   add_item(made, "spare_idle", "spare devices that waited", account.spare_idle_seconds);
-  add_item(made, "holds", "holds", account.hold_seconds);
+  add_item(made, "holds", "pauses and holds", account.hold_seconds);
   add_item(made, "switches", "rollbacks' and plans' restarts", account.switch_seconds);
   add_item(made, "loss_gap", "the compute that the loss gap is worth", made.paid_seconds - paid);
   if (made.paid_seconds > 0) {

@@ -2,8 +2,8 @@
 // tokens. What two runs make of it differs by chance, by how much nobody knows, but in either
 // direction. One such window is no evidence. In many the signs of D are: a bet at even odds that D
 // lies over what is tolerated, whose gains are summed up over all places where a fault may have
-// begun (the Shiryaev-Roberts procedure: while the signs are even, false alarms are at least as many
-// windows apart as the threshold says).
+// begun (the Shiryaev-Roberts procedure: while the signs are even, false alarms are at least as
+// many windows apart as the threshold says).
 #pragma once
 
 #include <optional>

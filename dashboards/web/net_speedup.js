@@ -7,13 +7,6 @@
     steps: 'measured on its own steps', inline_replays: "measured on replays beside the run's steps",
     spare_replays: 'measured on replays', prior: 'assumed: the policy’s word, nothing measured yet',
   };
-  const kWordy = {
-    training: 'the steps that were kept, at FP8’s speed', bf16_steps: 'BF16’s slower steps', pinned_steps: 'steps with sites in BF16',
-    rolled_back: 'steps that were rolled back', verification: 'verification, while training waited', spare: 'verification on spare devices',
-    spare_idle: 'spare devices that waited', holds: 'holds', switches: 'restarts after rollbacks and changes of plan',
-    loss_gap: 'compute that the loss gap is worth',
-  };
-
   // What rests on the policy's word is no measurement.
   const isMeasured = (economics) => Boolean(economics) && economics.net_speedup !== null && economics.speedup_source !== 'prior';
 
@@ -34,7 +27,7 @@
       ...cells.map((cell, i) => element('td', {class: i === 0 ? '' : 'number'}, cell)));
     return element('table', {class: 'net-speedup'},
       element('thead', {}, element('tr', {}, element('th', {}, 'what was paid for'), element('th', {class: 'number'}, 'time'), element('th', {class: 'number'}, 'share'))),
-      element('tbody', {}, ...rows.map((item) => row([kWordy[item.key] || item.words, signed(item.seconds), share(item.share)])),
+      element('tbody', {}, ...rows.map((item) => row([item.words, signed(item.seconds), share(item.share)])),
         row(['everything paid', duration(economics.paid_seconds), share(1)], true),
         row([`the same steps in BF16, unverified${isMeasured(economics) ? '' : ' (assumed)'}`, duration(economics.bf16_seconds), share(economics.bf16_seconds / economics.paid_seconds)], true)));
   }
@@ -56,7 +49,7 @@
       ['rolled back', economics.rollbacks ? `${count(economics.steps_lost)} steps in ${count(economics.rollbacks)} rollback${economics.rollbacks === 1 ? '' : 's'}` : 'nothing'],
       ['replays', `${count(economics.replays)}, ${duration(economics.verification_seconds + economics.spare_verification_seconds)}`],
       ['loss gap', lossGap(economics)],
-      ['faults of FP8', `${count(hazard.faults)} in ${count(hazard.fp8_steps)} FP8 steps: ${oneIn(hazard.per_step)} a step (90%: ${oneIn(hazard.per_step_low)} to ${oneIn(hazard.per_step_high)})`],
+      ['faults of FP8', `${count(hazard.faults)} in ${count(hazard.fp8_steps)} FP8 steps; with what is expected of a new run, ${oneIn(hazard.per_step)} a step (90%: ${oneIn(hazard.per_step_low)} to ${oneIn(hazard.per_step_high)})`],
       ['cadence', `a window every ${count(cadence.every)} steps, ${cadence.kind}`
         + (cadence.best_every === null ? '' : `; the best would be every ${count(cadence.best_every)}`
           + (cadence.net_speedup_expected === null ? '' : `, expected net speed-up ${times(cadence.best_net_speedup_expected)} instead of ${times(cadence.net_speedup_expected)}`)

@@ -10,16 +10,24 @@
       element('div', {class: 'more'}, more || ''))));
   }
 
-  function evidenceText(value) {
-    if (typeof value === 'number' && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
+  function evidenceText(value, unit) {
     if (value !== null && typeof value === 'object') return JSON.stringify(value);
-    return String(value);
+    return `${typeof value === 'number' && !Number.isInteger(value) ? Number(value.toPrecision(4)) : value}${unit}`;
   }
+
+  // Names and units, where the key itself does not say them.
+  const kEvidenceUnits = [[/_percent$/, '%'], [/_seconds$/, ' s'], [/_steps$/, ' steps']];
+  const kEvidenceNames = {
+    d_percent: 'D', scale_percent: 'noise of D', null_percent: 'D that is tolerated', x: 'D above that, in deviations',
+    freedom: 'degrees of freedom of the noise', gap: 'gap (nats)', offset: 'offset (nats)', bf16_loss: 'BF16 loss (nats)',
+  };
 
   function evidenceList(evidence) {
     const list = element('dl', {class: 'evidence'});
     for (const [key, value] of Object.entries(evidence)) {
-      list.append(element('dt', {}, key.replace(/_/g, ' ')), element('dd', {}, evidenceText(value)));
+      const [suffix, unit] = kEvidenceUnits.find(([end]) => end.test(key)) || [/$/, ''];
+      const name = kEvidenceNames[key] || key.replace(suffix, '').replace(/_/g, ' ');
+      list.append(element('dt', {}, name), element('dd', {}, evidenceText(value, unit)));
     }
     return list;
   }

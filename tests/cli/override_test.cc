@@ -233,5 +233,24 @@ TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {
   EXPECT_THAT(status(), HasSubstr("\nthe last verified checkpoint: step 10\n"));
 }
 
+TEST_F(OverrideTest, APolicyIsReplacedAndWhatChangesIsPrinted) {
+  const std::string file = files_.path() / "policy.toml";
+  write_file(file, "[verification]\nbudget_percent = 20\n");
+  EndedProcess replaced = gnomon({"policy", "replace", "small", file});
+  EXPECT_EQ(replaced.status, 0) << replaced.errors;
+  EXPECT_THAT(replaced.output, AllOf(HasSubstr("run-1: the policy is replaced"),
+                                     HasSubstr("verification.budget_percent = 20"),
+                                     HasSubstr("(before 5.0)"), Not(HasSubstr("window.steps"))));
+  EXPECT_THAT(gnomon({"policy", "show", "--run", "small"}).output,
+              HasSubstr("budget_percent = 20"));
+  EXPECT_THAT(gnomon({"policy", "explain", "--run", "small"}).output, HasSubstr("20% of the"));
+  EXPECT_THAT(gnomon({"policy", "replace", "small", file}).output,
+              HasSubstr("it has this policy already"));
+  write_file(file, "[verification]\nbudget = 20\n");
+  const EndedProcess refused = gnomon({"policy", "replace", "small", file});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.errors, HasSubstr("budget_percent"));
+}
+
 }  // namespace
 }  // namespace gnomon::cli

@@ -42,6 +42,13 @@ TEST_F(VerdictShown, ARunThatNobodyVerifiesIsCalledSoEverywhere) {
   EXPECT_THAT(status, HasSubstr("steps since the last verified one: 40"));
   EXPECT_THAT(status, HasSubstr("the last report of a step: "));
   EXPECT_THAT(output_of({"status", "test", "--json"}), HasSubstr("\"verdict\": \"unverified\""));
+  for (const char* command : {"runs", "status"}) {
+    const test::EndedProcess alone = run_gnomon(
+        std::string_view(command) == "runs"
+            ? std::vector<std::string>{"runs", "--ledger", daemon_.ledger().string()}
+            : std::vector<std::string>{"status", "test", "--ledger", daemon_.ledger().string()});
+    EXPECT_THAT(alone.output, HasSubstr("unverified")) << command << alone.errors;
+  }
   const test::EndedProcess summary =
       run_gnomon({"summary", "--ledger", daemon_.ledger().string(), "--json"});
   EXPECT_EQ(summary.status, 0) << summary.errors;
