@@ -11,6 +11,7 @@
 #include "controller/decide/directives.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/health.h"
+#include "controller/decide/ladder.h"
 #include "controller/decide/schedule.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/stability.h"
@@ -43,6 +44,11 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     return core.explain(fmt::format("Attempt {} is not new.", event.attempt));
   }
   const bool first = s.attempt.number == 0;
+  const int64_t reached = s.newest_step;
+  int64_t& undone = s.standing.undone_step;
+  if (event.cause == "rollback") undone = std::max(undone, reached);
+  const bool of_undone =
+      event.cause != "rollback" && event.base_step > reached && event.base_step <= undone;
   if (!first) count_lost_steps(core, event.base_step, event.cause == "rollback");
   note_new_attempt(core);
   s.watch_from = std::min(s.watch_from, event.base_step);
@@ -72,6 +78,13 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.standing.due_step = 0;
   if (event.cause != "rollback") s.standing.promised.reset();
   s.hold_due = core.held();
+  if (of_undone && !s.paused && !core.held() && !s.directive) {
+    go_back_unexplained(
+        core, reached + 1,
+        fmt::format("Attempt {} begins at step {}, where attempt {} has not been: the run was "
+                    "rolled back from there, and its base is of the steps that were undone",
+                    event.attempt, event.base_step, event.attempt - 1));
+  }
   if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
     s.recovery->attempt = event.attempt;

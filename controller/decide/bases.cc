@@ -106,8 +106,15 @@ void protect(Core& core) {
   for (size_t i = 0; i < s.checkpoints.size(); ++i) {
     if (needed_later(i)) kept.push_back(s.checkpoints[i]);
   }
-  if (kept.size() > kCheckpointsMax) {
-    kept.erase(kept.begin(), kept.end() - static_cast<int64_t>(kCheckpointsMax));
+  // A window may be longer than what is kept: where the next one begins stays.
+  const auto start = std::ranges::find_if(
+      kept, [&](const KnownCheckpoint& known) { return known.step >= s.next_start; });
+  const int64_t start_step = start != kept.end() ? start->step : -1;
+  while (kept.size() > kCheckpointsMax) {
+    const auto least = std::ranges::find_if(kept, [&](const KnownCheckpoint& known) {
+      return known.step != start_step && !may_be_a_base(known);
+    });
+    kept.erase(least != kept.end() ? least : kept.begin());
   }
   s.checkpoints = std::move(kept);
   std::vector<std::string> uris;
@@ -145,6 +152,14 @@ std::optional<KnownCheckpoint> good_checkpoint(const State& s, int64_t newest) {
     if (known.step < s.last_verified->step) consider(known);
   }
   return best;
+}
+
+std::optional<KnownCheckpoint> oldest_good_checkpoint(const State& s) {
+  std::optional<KnownCheckpoint> oldest = s.last_verified;
+  for (const KnownCheckpoint& known : s.older_verified) {
+    if (!oldest || known.step < oldest->step) oldest = known;
+  }
+  return oldest && !refused_before(s, oldest->uri) ? oldest : std::nullopt;
 }
 
 int64_t rollbacks_to(const State& s, int64_t step) {

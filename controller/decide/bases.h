@@ -21,6 +21,8 @@ void protect(Core& core);
 
 // The newest verified checkpoint at or before a step that the trainer has not refused.
 std::optional<KnownCheckpoint> good_checkpoint(const State& state, int64_t newest);
+// The oldest verified one that is still there.
+std::optional<KnownCheckpoint> oldest_good_checkpoint(const State& state);
 // How often a step has been gone back to.
 int64_t rollbacks_to(const State& state, int64_t step);
 void count_rollback(State& state, int64_t step);

@@ -18,6 +18,7 @@
 #include "controller/decide/trust.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
+#include "controller/decide/witnesses.h"
 
 namespace gnomon::decide {
 namespace {
@@ -28,7 +29,6 @@ constexpr int64_t kAskedSecond = 1, kAskedThird = 2, kAskedTrainer = 4;
 constexpr int64_t kSettled =
     4;  // windows of a verifier after which others would have been heard of
 constexpr int kPriorityConfirm = 40;
-constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
 
 bool has_answered(const WindowState& window, const std::string& verifier) {
   return std::ranges::find(window.witnesses, verifier, &Witness::verifier) !=
@@ -195,32 +195,31 @@ void settle_alone(Core& core, int64_t id) {
   if (!note_alone(core, id)) continue_with(core, id);
 }
 
-// The first two that agree, by their places, where everybody else says the same as both or
-// contradicts both. (Of tokens a trainer contradicts nobody.)
-std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const WindowState& window) {
-  const std::vector<Witness>& all = window.witnesses;
-  const auto agree = [&](size_t i, size_t j) {
-    return compare_witnesses(all[i], all[j], noise_between(core)).agrees;
-  };
-  for (size_t i = 0; i < all.size(); ++i) {
-    for (size_t j = i + 1; j < all.size(); ++j) {
-      bool clear = agree(i, j);
-      for (size_t k = 0; k < all.size() && clear; ++k) clear = agree(i, k) == agree(j, k);
-      if (clear) return {{i, j}};
-    }
-  }
-  return std::nullopt;
+// This source's answer is what the window, and a case about it, count.
+void count_answer(Core& core, WindowState& window, const Witness& counts) {
+  if (!window.measured || window.verifier == counts.verifier) return;
+  window.measured = counts.measured;
+  window.verifier = counts.verifier;
+  if (of_case(core.s, window.id)) core.s.investigation->evidence.measured = counts.measured;
 }
 
-// Whoever of them contradicts the one with this number. `because` says why that one is believed,
-// where no second one says the same.
+// Whoever of them contradicts the one with this number by more than honest replays may. `because`
+// says why that one is believed, where no second one says the same.
 void name_liars(Core& core, int64_t id, size_t with, const std::string& because) {
   const WindowState window = *find_window(core.s, id);
   const Witness believed_one = window.witnesses[with];
+  const auto agrees = [&](const Witness& witness, double noise) {
+    return compare_witnesses(witness, believed_one, noise).agrees;
+  };
   std::vector<Witness> liars, others;
   for (const Witness& witness : window.witnesses) {
-    const bool agrees = compare_witnesses(witness, believed_one, noise_between(core)).agrees;
-    (agrees ? others : liars).push_back(witness);
+    if (agrees(witness, noise_between(core))) {
+      others.push_back(witness);
+    } else if (!agrees(witness, noise_that_names(core))) {
+      liars.push_back(witness);
+    } else if (window.verifier == witness.verifier) {
+      count_answer(core, *find_window(core.s, id), believed_one);
+    }
   }
   if (liars.empty()) {
     record_identical(core, window);
@@ -228,7 +227,7 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
     return continue_with(core, id);
   }
   for (const Witness& liar : liars) {
-    const Agreement seen = compare_witnesses(liar, believed_one, noise_between(core));
+    const Agreement seen = compare_witnesses(liar, believed_one, noise_that_names(core));
     const std::string sentence = fmt::format(
         "{}: the BF16 replays of one window contradict each other, and {} stands alone against "
         "{}{}: "
@@ -249,33 +248,6 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
   left->witnesses = others;
   record_claims(core, *left, true);
   continue_with(core, id);
-}
-
-// A gap over the ceiling that the trainer's own reported losses bear out is the trainer's word,
-// too. (That they do not bear one out says less: damage may show late.)
-std::optional<size_t> reported(const Core& core, const WindowState& window) {
-  const std::vector<Witness>& all = window.witnesses;
-  const auto d = [&](size_t i) { return all[i].measured.d_percent.value_or(0); };
-  size_t highest = 0;
-  for (size_t i = 1; i < all.size(); ++i) {
-    if (d(i) > d(highest)) highest = i;
-  }
-  if (!(d(highest) > core.policy.detector.ceiling_percent) || !std::isfinite(d(highest)))
-    return std::nullopt;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (i != highest && d(i) > d(highest) / 2) return std::nullopt;
-  }
-  const bool clear =
-      borne_out(window.reports_percent, d(highest)) && *window.reports_percent >= kReportsThatName;
-  return clear ? std::optional(highest) : std::nullopt;
-}
-
-// The one of two whose answers could be those of an honest verifier, where the other's could not.
-std::optional<size_t> plausible(const Core& core, const WindowState& window) {
-  if (window.witnesses.size() != 2) return std::nullopt;
-  const bool first = implausible(core.s, window.witnesses[0]).empty();
-  const bool second = implausible(core.s, window.witnesses[1]).empty();
-  return first == second ? std::nullopt : std::optional<size_t>(first ? 0 : 1);
 }
 
 void record_offsets(Core& core, const WindowState& window) {
@@ -340,7 +312,7 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
 
 void weigh(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(core.s, id);
-  if (const auto pair = agreeing(core, window)) {
+  if (const auto pair = agreeing(window, noise_between(core))) {
     settle_agreed(core, window);
     end_dispute(core, window, "two sources agree again");
     if (weigh_offsets(core, id, priority)) return;
@@ -352,10 +324,19 @@ void weigh(Core& core, int64_t id, int priority) {
     end_dispute(core, window, "the trainer's own losses bear one of them out");
     return name_liars(core, id, *one, "which the trainer's own reported losses bear out");
   }
-  if (const auto one = plausible(core, window)) {
+  if (const auto one = plausible_of_two(core, window)) {
     const std::string why = implausible(core.s, window.witnesses[1 - *one]);
     end_dispute(core, window, "one of them is not possible");
     return name_liars(core, id, *one, "and it answers what no replay can (" + why + ")");
+  }
+  // Honest replays may part so far: of two that do, the one that says less against FP8 counts.
+  if (const auto pair = agreeing(window, noise_that_names(core))) {
+    const Witness first = window.witnesses[pair->first], second = window.witnesses[pair->second];
+    const bool less = second.measured.d_percent.value_or(0) < first.measured.d_percent.value_or(0);
+    settle_agreed(core, window);
+    end_dispute(core, window, "two sources agree again within the noise of replays");
+    count_answer(core, window, less ? second : first);
+    return continue_with(core, id);
   }
   const Witness one = window.witnesses[0], other = window.witnesses[1];
   if (window.witnesses.size() == 2 && agree_but_for_offset(one, other, noise_between(core))) {
@@ -379,7 +360,7 @@ void weigh(Core& core, int64_t id, int priority) {
 void handle_repetition(Core& core, int64_t id, const Witness& said, int priority) {
   WindowState& window = *find_window(core.s, id);
   const Witness before = *std::ranges::find(window.witnesses, said.verifier, &Witness::verifier);
-  const Agreement again = compare_witnesses(before, said, noise_between(core));
+  const Agreement again = compare_witnesses(before, said, noise_that_names(core));
   if (!again.agrees && !said.on_trainer) {
     const std::string sentence = fmt::format(
         "{}: {} contradicts itself about one window: {}. Its answers are not believed any more.",
@@ -404,26 +385,6 @@ int priority_of(const State& s, int64_t window) {
 }
 
 }  // namespace
-
-double noise_between(const Core& core) {
-  const double rms = std::sqrt(core.s.watch.instrument.mean_square);
-  return std::max(core.policy.detector.tolerance_percent,
-                  core.policy.instrument.ratio * std::sqrt(2.0) * rms);
-}
-
-Witness witness_of(const ReplayFinished& replay) {
-  Witness witness;
-  witness.verifier = replay.verifier;
-  witness.on_trainer = replay.on_trainer;
-  if (replay.replay_end_loss_bf16) witness.measured = measure_shadow(replay);
-  witness.end_hash = replay.end_hash;
-  witness.fingerprint = replay.fingerprint;
-  witness.fingerprint_equal = replay.fingerprint_equal;
-  if (replay.first_other_batch_step) witness.other_batches = replay.other_batches;
-  if (replay.first_other_batch_step && witness.other_batches.empty())
-    witness.other_batches.push_back({*replay.first_other_batch_step, "", ""});
-  return witness;
-}
 
 bool ask_about_divergence(Core& core, int64_t id, const ReplayFinished& replay) {
   WindowState& window = *find_window(core.s, id);

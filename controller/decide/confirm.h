@@ -9,9 +9,6 @@
 
 namespace gnomon::decide {
 
-Witness witness_of(const ReplayFinished& replay);
-// How far apart honest sources on different devices may be, per cent of the loss.
-double noise_between(const Core& core);
 // After a shadow's measurement: orders a second one where that is due. True when the window is done
 // with.
 bool note_shadow(Core& core, int64_t window, const ReplayFinished& replay);

@@ -7,6 +7,7 @@
 
 #include "controller/decide/containment.h"
 #include "controller/decide/gap_settings.h"
+#include "controller/decide/kept_damage.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
 
@@ -178,6 +179,7 @@ void forget_verifier(Core& core, const std::string& verifier) {
     exclude(chart.gap, chart.seen, chart.settings, gone);
     if (older) learn_again(chart);
   }
+  forget_kept(s.watch.stability, verifier);
   if (older) s.watch.instrument.scale_agreed = s.watch.instrument.scale_recorded = 0;
   s.watch.burst_left = s.watch.gap.evidence.burst_left;
 }
@@ -190,6 +192,8 @@ std::string rests_on(const Core& core, const WindowState& window) {
   const State& s = core.s;
   const std::vector<EvidenceWindow>& seen = s.watch.seen;
   if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
+  // That rule asks itself what others have measured.
+  if (window.judged && window.judged->rule == kKeptRule) return {};
   const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
   const double scale = std::sqrt(s.watch.gap.scale.variance);
   const double limit = window.judged ? window.judged->null_percent : 0;

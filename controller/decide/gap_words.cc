@@ -61,7 +61,7 @@ std::string alarm_words(const WindowState& window) {
           ? fmt::format(
                 "each window loses little, but over the steps between them it adds up to "
                 "{}, and the held-out loss lies {} over its lowest",
-                percent(verdict.statistic), percent(2 * verdict.threshold))
+                percent(verdict.statistic), percent(rise_of(verdict.threshold)))
       : verdict.rule == "evidence"
           ? fmt::format("evidence of {} against a mean gap of at most {}, where {} is an alarm",
                         plain_number(verdict.statistic), percent(verdict.null_percent),

@@ -22,6 +22,7 @@
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
+#include "controller/decide/witnesses.h"
 
 namespace gnomon::decide {
 namespace {

@@ -110,7 +110,9 @@ BOOST_DESCRIBE_STRUCT(SentinelState, (), (loss, grad_norm, cast_saturated, cast_
 BOOST_DESCRIBE_STRUCT(Health, (),
                       (batch_keys, repeats, repeats_recorded, collapse_recorded,
                        overfitting_recorded, state_changed_step, mean_loss))
-BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since))
+BOOST_DESCRIBE_STRUCT(KeptShare, (), (verifier, windows, sum, weight, squares))
+BOOST_DESCRIBE_STRUCT(Kept, (), (end_step, deviation, shares))
+BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, lowest_step, signs, calm, unstable_since, kept))
 BOOST_DESCRIBE_STRUCT(EvidenceWindow, (),
                       (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(ShakenState, (), (sums, plan_version))
@@ -136,7 +138,7 @@ BOOST_DESCRIBE_STRUCT(CostPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied, promised,
-                       promised_step, reported_at, steps_at, due_step))
+                       promised_step, reported_at, steps_at, due_step, undone_step))
 BOOST_DESCRIBE_STRUCT(Spending, (),
                       (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start,
                        asked_every))

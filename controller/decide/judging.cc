@@ -158,7 +158,7 @@ Judgement observe(Core& core, const WindowState& window) {
   record_evidence_window(s.watch.gap, s.watch.seen, window,
                          gap_total(s.watch.gap, gap_settings(core.policy)));
   s.watch.burst_left = result.gap.burst_left;
-  if (const GapVerdict kept = judge_kept(core, window); kept.alarm && !result.gap.alarm) {
+  if (const GapVerdict kept = observe_kept(core, window); kept.alarm && !result.gap.alarm) {
     result.gap.alarm = true;
     result.gap.rule = kept.rule;
     result.gap.statistic = kept.statistic;

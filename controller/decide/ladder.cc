@@ -15,6 +15,7 @@
 #include "controller/decide/directives.h"
 #include "controller/decide/evidence_windows.h"
 #include "controller/decide/gap_settings.h"
+#include "controller/decide/kept_damage.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/rungs.h"
 #include "controller/decide/standing.h"
@@ -77,7 +78,11 @@ KnownCheckpoint rollback_target(const Core& core, const WindowState& window) {
   int64_t newest = from_step ? finding->step - 1 : window.start.step;
   if (investigation.since_step) newest = *investigation.since_step - 1;
   newest = std::min(newest, rising_since(core, window).value_or(newest));
-  return good_checkpoint(s, newest).value_or(window.start);
+  const bool kept = window.judged && window.judged->rule == kKeptRule;
+  if (kept) newest = std::min(newest, s.watch.stability.lowest_step);
+  if (const auto good = good_checkpoint(s, newest)) return *good;
+  const auto oldest = kept ? oldest_good_checkpoint(s) : std::nullopt;
+  return oldest && oldest->step < window.start.step ? *oldest : window.start;
 }
 
 // BF16 mends what FP8 does, and is the safe side where nobody can say; it mends no data and no

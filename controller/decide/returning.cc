@@ -17,6 +17,7 @@
 #include "controller/decide/trust.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
+#include "controller/decide/witnesses.h"
 
 namespace gnomon::decide {
 namespace {

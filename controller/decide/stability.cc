@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "controller/decide/health.h"
+#include "controller/decide/kept_damage.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
@@ -75,10 +76,12 @@ void note_calm(Core& core, int64_t step) {
   stability.signs.clear();
 }
 
-void note_lowest(Stability& stability, double loss, int64_t step) {
+void note_lowest(Core& core, double loss, int64_t step) {
+  Stability& stability = core.s.watch.stability;
   if (stability.lowest > 0 && loss >= stability.lowest) return;
   stability.lowest = loss;
   stability.lowest_step = step;
+  restart_kept(core, step);
 }
 
 // FP8 is no better than BF16: chance parts runs by more than one window may show, or the verifier
@@ -102,11 +105,18 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   const int64_t step = window.end_step();
   const std::string of_window = fmt::format("in steps {}–{}", window.start.step, step);
   if (!ends) return note_diverged(core, window, false);
-  note_lowest(stability, *start, window.start.step);
+  note_lowest(core, *start, window.start.step);
   const double rise = 100 * (*end - *start) / *start;
   const double over = 100 * (*end - stability.lowest) / stability.lowest;
-  const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
-  note_lowest(stability, *end, step);
+  // Where nobody measured what FP8 adds, BF16's own loss says nothing of both precisions.
+  if (!window.measured || !window.measured->d_percent) return note_lowest(core, *end, step);
+  const double d = *window.measured->d_percent;
+  // What windows like this one have added since BF16's lowest may be what BF16 starts from.
+  const double windows_since = static_cast<double>(step - stability.lowest_step) /
+                               static_cast<double>(std::max<int64_t>(1, window.steps));
+  const bool by_fp8 = explains_rise(core, over) ||
+                      (d > core.policy.detector.tolerance_percent && d * windows_since >= over / 2);
+  note_lowest(core, *end, step);
   const std::string over_words =
       fmt::format("the held-out loss of BF16 was {} over its lowest {}", percent(over), of_window);
   if (over > kOverPercent && note_overfitting(core, stability.lowest, over_words)) return;
@@ -115,7 +125,7 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
                      fmt::format("its held-out loss rose by {} {}", percent(rise), of_window));
   }
   // From weights that FP8 has damaged BF16 mends; from what diverges it does not.
-  if (over > kOverPercent && rise > -kMendsPercent && d < over / 2) {
+  if (over > kOverPercent && rise > -kMendsPercent && d < over / 2 && !by_fp8) {
     return note_sign(core, step, false,
                      fmt::format("its held-out loss was {} over the lowest so far, and did not "
                                  "fall, {}",
@@ -149,6 +159,7 @@ void note_parted(Core& core, const WindowState& window) {
 void forget_stability_after(State& s, int64_t base) {
   Stability& stability = s.watch.stability;
   stability.lowest = 0;  // it may have been so low in steps that are undone
+  stability.kept = {};
   stability.calm = 0;
   std::erase_if(stability.signs, [&](int64_t sign) { return sign > base; });
   if (stability.unstable_since && *stability.unstable_since > base)

@@ -261,6 +261,20 @@ struct EvidenceWindow {
   bool confirmed = false;  // and somebody else has measured the same
 };
 
+// What FP8 has added since BF16's lowest loss, by the windows of one verifier (kept_damage.cc).
+struct KeptShare {
+  std::string verifier;
+  int64_t windows = 0;
+  double sum = 0;      // of weighted D, per cent
+  double weight = 0;   // lengths of a window that its windows stand for
+  double squares = 0;  // of the weights
+};
+struct Kept {
+  int64_t end_step = 0;  // up to which it is counted
+  double deviation = 0;  // of D, per cent, where it began; 0 = not known
+  std::vector<KeptShare> shares;
+};
+
 // Knows whether training itself is stable, as BF16 replays show (stability.cc).
 struct Stability {
   double lowest = 0;           // held-out loss of a BF16 replay so far, nats; 0 = none was measured
@@ -268,6 +282,7 @@ struct Stability {
   std::vector<int64_t> signs;  // steps, ascending: BF16 loses ground there as well
   int64_t calm = 0;            // windows without a sign since the newest one
   std::optional<int64_t> unstable_since;  // a step: training is unstable in both precisions
+  Kept kept;
 };
 
 // Health of data and training, whatever the precision (health.cc).
@@ -393,6 +408,7 @@ struct Standing {
   double since = 0;           // that condition, seconds since the epoch
   int64_t first_base = 0;     // the step behind which the first attempt began
   int64_t measured_step = 0;  // up to which windows were measured, cases answered, or it was BF16
+  int64_t undone_step = 0;    // the newest step that a rollback has undone
   int64_t due_step = 0;       // end of the first window behind it that was opened; 0 = none yet
   int64_t measured_windows = 0;
   int64_t last_window = 0;  // the newest measured one, where it began and its D

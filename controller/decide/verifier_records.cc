@@ -19,7 +19,6 @@ constexpr size_t kRecentMax = 8;
 constexpr size_t kRecentMin = 3;
 constexpr double kFarOut = 4;         // deviations of D
 constexpr double kApart = 4;          // errors of the difference of two means
-constexpr double kScaleFreedom = 6;   // from which s is known well enough to be spoken of
 constexpr double kScaleGrowth = 2;    // that is said
 constexpr size_t kReportedSteps = 5;  // at a window's end
 

@@ -14,6 +14,7 @@ inline constexpr int64_t kCheckEvery = 16;
 
 inline constexpr size_t kVerifiersMax = 64;
 // Per cent. The least difference in 1,250 healthy windows of the detection study was 0.00025.
+inline constexpr double kScaleFreedom = 6;  // from which s is known well enough to be spoken of
 inline constexpr double kNoDifference = 1e-6;
 
 // Says that a shadow is to be measured a second time; and why, where no honest replay answers so.

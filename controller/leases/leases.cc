@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -20,6 +21,7 @@
 namespace gnomon {
 namespace {
 
+constexpr const char* kLeftOut = "the answer leaves out";
 constexpr size_t kLookAtOnce = 16;   // replays of the queue
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
@@ -32,6 +34,17 @@ void check_steps(const ReplayResult& result, const WindowRow& window) {
                         window.start_step + window.steps));
     last = step.step;
   }
+}
+
+// A loss that was asked for, and that the answer leaves out; empty where none is. A replay that
+// turned non-finite has no end.
+std::string left_out(const ReplayRow& replay, const WindowRow& window, const ReplayResult& result) {
+  if (replay.arm == "scores" || window.kind == "incident") return {};
+  if (replay.evaluate_endpoints && !window.end_uri.empty() && !result.run_end_loss_bf16)
+    return "run_end_loss_bf16";
+  const bool ends = std::ssize(result.steps) == window.steps && window.steps > 0 &&
+                    std::isfinite(result.steps.back().loss);
+  return ends && !result.replay_end_loss_bf16 ? "replay_end_loss_bf16" : "";
 }
 
 // They were recorded together: one without the other is damage.
@@ -239,21 +252,26 @@ bool Leases::others_speak(const ReplayRow& replay,
 bool Leases::better_left_to_others(Connection& connection, const ReplayRow& replay,
                                    const ReplayQueue::Worker& worker) const {
   if (replay.on_trainer) return false;
-  const std::set<std::string> refused = queued(connection, replay).refused_by;
   if (worker.trainer_of != 0) {
+    const std::set<std::string> refused = queued(connection, replay).refused_by;
     return others_speak(replay, [&](const std::string& name) { return !refused.contains(name); });
   }
   std::vector<std::string> failed;
   if (replay.token > 0)
     failed = ledger::verifiers_that_failed(connection, replay.run, replay.replay);
-  // Somebody better is neither avoided nor has failed it; where there is nobody, anybody does.
-  const auto unfit = [&](const std::string& name) {
-    return decide::avoids(replay.avoid, name) ||
-           std::find(failed.begin(), failed.end(), name) != failed.end();
-  };
-  return unfit(worker.name) && others_speak(replay, [&](const std::string& name) {
-           return !unfit(name) && !refused.contains(name);
-         });
+  const bool unfit =
+      decide::avoids(replay.avoid, worker.name) || std::ranges::count(failed, worker.name) > 0;
+  return unfit && others_fit(connection, replay, failed);
+}
+
+// True when a verifier speaks that has not failed the replay, nor refused it, nor is avoided.
+bool Leases::others_fit(Connection& connection, const ReplayRow& replay,
+                        const std::vector<std::string>& failed) const {
+  const std::set<std::string> refused = queued(connection, replay).refused_by;
+  return others_speak(replay, [&](const std::string& name) {
+    return !decide::avoids(replay.avoid, name) && std::ranges::count(failed, name) == 0 &&
+           !refused.contains(name);
+  });
 }
 
 LeaseRow Leases::live_row(LedgerTransaction& transaction, int64_t lease, int64_t token) {
@@ -288,9 +306,24 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   if (known && known->state == "completed" && known->token == result.token) {
     return check_repeat(connection, *known, result);  // the first answer was lost
   }
+  if (known && known->state == "failed" && known->token == result.token &&
+      ledger::lease_reason(connection, lease).starts_with(kLeftOut))
+    return;
   LeaseRow row = live_row(transaction, lease, result.token);
   const ReplayRow replay = replay_of(connection, row);
-  check_steps(result, window_of(connection, replay));
+  const WindowRow window = window_of(connection, replay);
+  check_steps(result, window);
+  if (const std::string missing = left_out(replay, window, result); !missing.empty()) {
+    std::vector<std::string> failed =
+        ledger::verifiers_that_failed(connection, replay.run, replay.replay);
+    failed.push_back(row.verifier);
+    if (!is_trainer(row.verifier) && others_fit(connection, replay, failed)) {
+      const std::string reason = fmt::format("{} {}", kLeftOut, missing);
+      ledger::end_lease(connection, lease, row.token, "failed", reason);
+      end_on_commit(transaction, lease, "failed");
+      return requeue_or_give_up(transaction, row, reason, true);
+    }
+  }
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
   end_on_commit(transaction, lease, "completed");

@@ -68,6 +68,8 @@ class Leases {
                     const std::function<bool(const std::string& name)>& may) const;
   bool better_left_to_others(Connection& connection, const ReplayRow& replay,
                              const ReplayQueue::Worker& worker) const;
+  bool others_fit(Connection& connection, const ReplayRow& replay,
+                  const std::vector<std::string>& failed) const;
   std::optional<ReplayRow> next_for(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
   void remove_from_queue(LedgerTransaction& transaction, const QueuedReplay& entry,
                          bool on_verifier);

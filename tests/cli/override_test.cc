@@ -235,7 +235,7 @@ TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {
 
 TEST_F(OverrideTest, APolicyIsReplacedAndWhatChangesIsPrinted) {
   const std::string file = files_.path() / "policy.toml";
-  write_file(file, "[verification]\nbudget_percent = 20\n");
+  write_file_atomically(file, "[verification]\nbudget_percent = 20\n");
   EndedProcess replaced = gnomon({"policy", "replace", "small", file});
   EXPECT_EQ(replaced.status, 0) << replaced.errors;
   EXPECT_THAT(replaced.output, AllOf(HasSubstr("run-1: the policy is replaced"),
@@ -246,7 +246,7 @@ TEST_F(OverrideTest, APolicyIsReplacedAndWhatChangesIsPrinted) {
   EXPECT_THAT(gnomon({"policy", "explain", "--run", "small"}).output, HasSubstr("20% of the"));
   EXPECT_THAT(gnomon({"policy", "replace", "small", file}).output,
               HasSubstr("it has this policy already"));
-  write_file(file, "[verification]\nbudget = 20\n");
+  write_file_atomically(file, "[verification]\nbudget = 20\n");
   const EndedProcess refused = gnomon({"policy", "replace", "small", file});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.errors, HasSubstr("budget_percent"));

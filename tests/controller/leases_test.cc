@@ -108,6 +108,22 @@ TEST_F(LeasesTest, AFailureIsTriedAgainOnlyWhenTheVerifierSaysItMayHelp) {
   EXPECT_EQ(replay_state(2), "queued");
 }
 
+// A verifier that measures no loss at the end would blind the run, though others could.
+TEST_F(LeasesTest, AnAnswerThatLeavesOutWhatWasAskedGoesToAnother) {
+  order(1);
+  grant("w:1");  // who speaks
+  order(2);
+  Lease lease = grant("v:1").value();
+  complete(lease.lease, lease.token);
+  EXPECT_EQ(replay_state(lease.task.replay), "queued");
+  EXPECT_EQ(status_of([&] { complete(lease.lease, lease.token); }), 200) << "said twice";
+  EXPECT_FALSE(grant("v:1").has_value()) << "it has failed that";
+  Lease other = grant("w:1").value();
+  EXPECT_EQ(other.task.replay, lease.task.replay);
+  complete(other.lease, other.token);
+  EXPECT_EQ(replay_state(lease.task.replay), "done") << "nobody measures it: the core is told so";
+}
+
 TEST_F(LeasesTest, AResultRepeatedByTheSameLeaseIsTakenOnce) {
   order(1);
   Lease lease = grant().value();
