@@ -188,6 +188,8 @@ bool note_alone(Core& core, int64_t id) {
   const double d = window.measured ? window.measured->d_percent.value_or(HUGE_VAL) : HUGE_VAL;
   if (std::abs(d) <= core.policy.detector.tolerance_percent)
     end_dispute(core, window, "what its verifier says is possible again");
+  else if (reports_name(window, d))
+    end_dispute(core, window, "the trainer's own losses bear its verifier out");
   return false;
 }
 

@@ -193,7 +193,7 @@ std::string rests_on(const Core& core, const WindowState& window) {
   const std::vector<EvidenceWindow>& seen = s.watch.seen;
   if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
   // That rule asks itself what others have measured.
-  if (window.judged && window.judged->rule == kKeptRule) return {};
+  if (is_kept(window)) return {};
   const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
   const double scale = std::sqrt(s.watch.gap.scale.variance);
   const double limit = window.judged ? window.judged->null_percent : 0;

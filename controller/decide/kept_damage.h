@@ -7,6 +7,9 @@
 namespace gnomon::decide {
 
 inline constexpr const char* kKeptRule = "kept";
+inline bool is_kept(const WindowState& window) {
+  return window.judged && window.judged->rule == kKeptRule;
+}
 
 // Counts a judged window: its gap stands for all steps since the window before it. An alarm of the
 // rule `kept` when BF16's loss lies far over the lowest that it has reached, and what FP8 has added

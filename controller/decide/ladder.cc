@@ -78,7 +78,7 @@ KnownCheckpoint rollback_target(const Core& core, const WindowState& window) {
   int64_t newest = from_step ? finding->step - 1 : window.start.step;
   if (investigation.since_step) newest = *investigation.since_step - 1;
   newest = std::min(newest, rising_since(core, window).value_or(newest));
-  const bool kept = window.judged && window.judged->rule == kKeptRule;
+  const bool kept = is_kept(window);
   if (kept) newest = std::min(newest, s.watch.stability.lowest_step);
   if (const auto good = good_checkpoint(s, newest)) return *good;
   const auto oldest = kept ? oldest_good_checkpoint(s) : std::nullopt;
@@ -201,6 +201,14 @@ int64_t harm_after(State& s, const Case& investigation) {
   return find_window(s, investigation.window)->start.step;
 }
 
+// Damage that is found by what it adds up to, and that one window bears: a probe would not see it.
+bool unseen_by_probes(const Core& core) {
+  const Case& investigation = *core.s.investigation;
+  const WindowState& window = *find_window(core.s, investigation.window);
+  return is_kept(window) && investigation.evidence.measured.d_percent &&
+         level_of(investigation.evidence) <= core.policy.detector.tolerance_percent;
+}
+
 void carry_out(Core& core, const Action& action, const KnownPlan& plan, const std::string& why) {
   State& s = core.s;
   PendingDirective pending;
@@ -214,7 +222,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
     contain(core, action.rung, action.sites, plan.version);
     if (s.investigation) {
       const TriageEvidence& evidence = s.investigation->evidence;
-      s.containment->stays = evidence.trigger == "offset";
+      s.containment->stays = evidence.trigger == "offset" || unseen_by_probes(core);
       if (evidence.trigger == "gap") s.containment->level_percent = level_of(evidence);
     }
     remember_plan(s, plan.version, plan.toml);

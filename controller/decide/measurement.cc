@@ -56,8 +56,11 @@ Measurement measure_shadow(const ReplayFinished& replay) {
 }
 
 Measurement measure_probe(const ReplayFinished& replay) {
-  return compare(replay.replay_end_loss_bf16, replay.run_end_loss_bf16, "the FP8 replay's end",
-                 "the run's end");
+  std::optional<double> end = replay.replay_end_loss_bf16;
+  // A replay that turned non-finite has no end.
+  if (!end && !replay.losses.empty() && !std::isfinite(replay.losses.back()))
+    end = std::numeric_limits<double>::infinity();
+  return compare(end, replay.run_end_loss_bf16, "the FP8 replay's end", "the run's end");
 }
 
 Measurement without_offset(Measurement measured) {

@@ -85,7 +85,7 @@ std::string unverified_sentence(const State& s, const Policy& policy) {
   if (s.watch.instrument.broken) {
     return std::string(s.watch.instrument.disputed
                            ? "The instrument is broken: BF16 replays of one window contradict each "
-                             "other, or one answered what no honest replay can"
+                             "other, or one verifier alone says what nothing bears out"
                            : "The instrument is broken: the same BF16 replay gave different bits") +
            ", so no gap is believed and nothing is done about any. Gnomon goes on checking the "
            "instrument. Look at the verifiers' machines, and start another verifier.";

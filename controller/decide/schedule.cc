@@ -385,7 +385,7 @@ void handle_checkpoint(Core& core, const CheckpointCompleted& event) {
   if (checkpoint_at(s, event.step) != nullptr) {
     return core.explain(fmt::format("The checkpoint at step {} is known.", event.step));
   }
-  record_rounding(core, lengths(core));
+  record_rounding(core, asked_lengths(core.policy, s.run.checkpoint_every));
   const KnownCheckpoint checkpoint{event.attempt, event.step, event.uri, event.plan_version};
   const auto place =
       std::find_if(s.checkpoints.begin(), s.checkpoints.end(),

@@ -31,7 +31,7 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
 }
 
 std::string why_not_bits(const ReplayFinished& same) {
-  if (!same.fingerprint_equal) return "the fingerprints differ";
+  if (!same.fingerprint_equal) return "the fingerprints differ, or the run's replay is not exact";
   return same.compared_steps > 0 ? "no two replays give the same ones"
                                  : "no step's hashes could be compared";
 }

@@ -60,6 +60,11 @@ std::optional<std::pair<size_t, size_t>> agreeing(const WindowState& window, dou
   return std::nullopt;
 }
 
+bool reports_name(const WindowState& window, double d_percent) {
+  return borne_out(window.reports_percent, d_percent) &&
+         *window.reports_percent >= kReportsThatName;
+}
+
 std::optional<size_t> reported(const Core& core, const WindowState& window) {
   const std::vector<Witness>& all = window.witnesses;
   const auto d = [&](size_t i) { return all[i].measured.d_percent.value_or(0); };
@@ -69,8 +74,7 @@ std::optional<size_t> reported(const Core& core, const WindowState& window) {
   }
   if (!(d(highest) > core.policy.detector.ceiling_percent) || !std::isfinite(d(highest)))
     return std::nullopt;
-  if (!borne_out(window.reports_percent, d(highest)) || *window.reports_percent < kReportsThatName)
-    return std::nullopt;
+  if (!reports_name(window, d(highest))) return std::nullopt;
   for (size_t i = 0; i < all.size(); ++i) {
     if (i == highest) continue;
     // Reports that lie nearer to the other say nothing against it.

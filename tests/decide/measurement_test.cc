@@ -57,5 +57,13 @@ TEST(MeasurementTest, TheGapsErrorIsTakenOver) {
   EXPECT_DOUBLE_EQ(*measure_shadow(replay).start_loss_plan, 2.003);
 }
 
+TEST(MeasurementTest, AProbeThatTurnsNonFiniteHasFailed) {
+  ReplayFinished replay = shadow(2.0, 2.04);
+  replay.replay_end_loss_bf16.reset();
+  EXPECT_FALSE(measure_probe(replay).unusable.empty());
+  replay.losses = {2.1, std::nan("")};
+  EXPECT_TRUE(std::isinf(*measure_probe(replay).d_percent));
+}
+
 }  // namespace
 }  // namespace gnomon::decide

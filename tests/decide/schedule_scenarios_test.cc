@@ -1,4 +1,4 @@
-// A policy that is replaced while the run trains: where the next windows are.
+// Where windows begin, and where attempts may: replaced policies, long windows, undone steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@ namespace gnomon::decide {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr int64_t kReplacedAt = 20'000;
@@ -74,6 +75,62 @@ TEST(ReplacedPolicyTest, TheSameDistanceChangesNothing) {
   run.train_until(kReplacedAt + 50);
   EXPECT_EQ(run.state.next_start, planned);
   EXPECT_EQ(replaced(run), "");
+}
+
+TEST(LongWindowTest, AWindowOfMoreCheckpointsThanAreKeptIsMeasured) {
+  Truth truth;
+  truth.total_steps = 3000;
+  Policy policy = scenario_policy();
+  policy.window.every = policy.window.steps = 700;
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(2900);
+  EXPECT_GE(run.state.standing.measured_windows, 3);
+}
+
+// What was asked for is rounded to checkpoints; that windows are taken back to back is not that.
+TEST(LongWindowTest, ABurstIsNoRounding) {
+  Truth truth = numerical_fault({kGuilty}, 401, 2000, 0.02);
+  truth.total_steps = 1500;
+  Policy policy = scenario_policy();
+  policy.window.every = 40;
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(1500);
+  EXPECT_GT(starts_since(run, 0).size(), 1500u / 40) << "windows were taken back to back";
+  for (const RecordDecision& decision : run.decisions("accept"))
+    EXPECT_THAT(decision.sentence, Not(HasSubstr("were asked for")));
+}
+
+class UndoneTest : public ::testing::Test {
+ protected:
+  // After a rollback, with some steps trained again.
+  UndoneTest() : run_(numerical_fault({kGuilty}, 401, 3000), scenario_policy()) {
+    run_.start();
+    while (run_.state.attempt.number < 2 && run_.step < 1000) run_.advance();
+    reached_ = run_.state.standing.undone_step;
+  }
+  void restart_from(int64_t step) {
+    run_.feed(
+        AttemptStarted{run_.state.attempt.number + 1, step, "restart", run_.state.plan_version});
+  }
+  SimulatedRun run_;
+  int64_t reached_ = 0;
+};
+
+TEST_F(UndoneTest, AnAttemptFromStepsThatWereUndoneIsTakenBack) {
+  ASSERT_LT(run_.state.newest_step, reached_);
+  const size_t before = run_.directives("rollback").size();
+  restart_from(reached_ / 10 * 10);
+  ASSERT_EQ(run_.directives("rollback").size(), before + 1);
+  EXPECT_LT(run_.directives("rollback").back().to_step, 401);
+  EXPECT_THAT(run_.decisions("action").back().sentence, HasSubstr("steps that were undone"));
+}
+
+TEST_F(UndoneTest, OneFromItsOwnStepsIsNot) {
+  const size_t before = run_.directives("rollback").size();
+  restart_from(run_.state.newest_step / 10 * 10);
+  EXPECT_EQ(run_.directives("rollback").size(), before);
 }
 
 }  // namespace

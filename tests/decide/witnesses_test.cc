@@ -1,0 +1,87 @@
+// Whom several sources let one believe, and whom they name.
+#include "controller/decide/witnesses.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/decide/scenarios.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::IsEmpty;
+
+Witness said(const std::string& verifier, double d_percent) {
+  Witness witness;
+  witness.verifier = verifier;
+  witness.measured.reference = 2.0;
+  witness.measured.d_percent = d_percent;
+  witness.measured.gap = 0.02 * d_percent;
+  return witness;
+}
+
+class ReportedTest : public ::testing::Test {
+ protected:
+  std::optional<size_t> believed(double one, double other, double reports) {
+    WindowState window;
+    window.witnesses = {said("v1:1", one), said("v2:2", other)};
+    window.reports_percent = reports;
+    return reported(core_, window);
+  }
+  State state_;
+  Policy policy_;
+  Core core_{state_, policy_, 0};
+};
+
+TEST_F(ReportedTest, TheOneThatTheTrainersLossesAreNearTo) {
+  EXPECT_EQ(believed(5, 0.1, 4), 0u);
+  EXPECT_EQ(believed(0.1, 5, 4), 1u);
+}
+
+TEST_F(ReportedTest, NobodyWhereTheyAreNearerToTheOther) {
+  EXPECT_EQ(believed(1.59, 0.57, 0.6), std::nullopt);
+  EXPECT_EQ(believed(5, 0.1, 1.5), std::nullopt);
+}
+
+// Replays that are not exact: each strays, and nobody lies.
+TEST(HonestNoiseTest, NamesNobodyAndBreaksNoInstrument) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Truth truth;
+    truth.total_steps = 2400;
+    truth.equal_fingerprints = false;
+    truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+    truth.noise_percent = 0.02;
+    SimulatedRun run(truth, scenario_policy());
+    std::mt19937_64 bits(seed);
+    std::normal_distribution<double> strays(0, 0.12);
+    run.lie = [&](ReplayFinished& answer) {
+      if (answer.arm.starts_with("bf16") && answer.replay_end_loss_bf16)
+        *answer.replay_end_loss_bf16 *= 1 + strays(bits) / 100;
+    };
+    run.start();
+    run.train_until(2400);
+    EXPECT_THAT(run.state.trust.quarantined, IsEmpty()) << seed;
+    EXPECT_THAT(run.directives(""), IsEmpty()) << seed;
+    for (const RecordDecision& decision : run.decisions("instrument"))
+      EXPECT_NE(decision.verdict, "broken_instrument") << seed << ": " << decision.sentence;
+  }
+}
+
+// The first alarm came with the last step of its window: reports do not bear it out. Those of later
+// windows do.
+TEST(LoneVerifierTest, IsBelievedOnceTheTrainersLossesBearItOut) {
+  Truth truth = numerical_fault({kGuilty}, 400, 1000, 1.3);
+  truth.verifiers = {"v1:1"};
+  SimulatedRun run(truth, scenario_policy());
+  run.start();
+  run.train_until(800);
+  ASSERT_FALSE(run.decisions("verdict").empty());
+  EXPECT_EQ(run.decisions("verdict").front().verdict, "broken_instrument");
+  EXPECT_FALSE(run.directives("rollback").empty());
+  EXPECT_LT(run.damage, 1);
+}
+
+}  // namespace
+}  // namespace gnomon::decide
