@@ -69,14 +69,17 @@ TEST(HonestNoiseTest, NamesNobodyAndBreaksNoInstrument) {
   }
 }
 
-// The first alarm came with the last step of its window: reports do not bear it out. Those of later
-// windows do.
+// Noise hides the first alarm in what the trainer has reported. Later windows show it there.
 TEST(LoneVerifierTest, IsBelievedOnceTheTrainersLossesBearItOut) {
-  Truth truth = numerical_fault({kGuilty}, 400, 1000, 1.3);
+  Truth truth = numerical_fault({kGuilty}, 401, 2000, 0.06);
   truth.verifiers = {"v1:1"};
   SimulatedRun run(truth, scenario_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (answer.arm == "bf16" && !answer.steps.empty() && answer.steps.back() <= 420)
+      answer.losses = answer.run_losses;
+  };
   run.start();
-  run.train_until(800);
+  run.train_until(900);
   ASSERT_FALSE(run.decisions("verdict").empty());
   EXPECT_EQ(run.decisions("verdict").front().verdict, "broken_instrument");
   EXPECT_FALSE(run.directives("rollback").empty());
