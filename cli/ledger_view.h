@@ -82,8 +82,8 @@ struct RunHistory {
 };
 
 // `run_name` as for LedgerView::run_named.
+RunHistory load_history(const LedgerView& ledger, const std::string& run_name);
 // The run, the decision core's state and the events that it does not contain; all else is empty.
 RunHistory load_core_state(const LedgerView& ledger, const std::string& run_name);
-RunHistory load_history(const LedgerView& ledger, const std::string& run_name);
 
 }  // namespace gnomon::cli

@@ -2,6 +2,7 @@
 
 #include <boost/json/serialize.hpp>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/policy_explain.h"
@@ -69,15 +70,19 @@ void replace(const PolicyOptions& options) {
   const decide::Policy policy = decide::Policy::load(options.file);
   Server server(options.server.access);
   const std::string run = server.resolve_run(options.server.run);
-  const decide::Policy before = policy_of_run(server, run);
+  std::optional<decide::Policy> before;
+  try {
+    before = policy_of_run(server, run);
+  } catch (const ConfigError&) {  // of a version that had other keys: it is what is to be replaced
+  }
   const std::string toml = policy.to_toml();
-  if (toml == before.to_toml()) {
+  if (before && toml == before->to_toml()) {
     fmt::print("{}: it has this policy already\n", run);
     return;
   }
   server.put(target_of(run), boost::json::serialize(boost::json::string(toml)));
   fmt::print("{}: the policy is replaced, from the next report of its trainer on\n", run);
-  print_changes(policy, before, "before");
+  if (before) print_changes(policy, *before, "before");
 }
 
 }  // namespace
