@@ -21,6 +21,7 @@
 #include "controller/decide/instrument.h"
 #include "controller/decide/investigating.h"
 #include "controller/decide/judging.h"
+#include "controller/decide/kept_damage.h"
 #include "controller/decide/overrides.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/recovery.h"
@@ -92,6 +93,7 @@ void handle(Core& core, const StepReported& event) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
     s.plan_changes.push_back({event.step, event.plan_version});
     s.watch.sentinels = {};
+    restart_kept(core, event.step);  // what the plan before has added is not this one's doing
     begin_dense(s);
     bring_forward(core);
   }

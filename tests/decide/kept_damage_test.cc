@@ -39,6 +39,17 @@ TEST(KeptDamageTest, WhatEachWindowBearsIsFoundByWhatItAddsUpTo) {
     EXPECT_NE(verdict.verdict, "unstable_training");
 }
 
+// Where training goes on from damaged weights, the plan that mended it is not blamed for them.
+TEST(KeptDamageTest, ThePlanAfterThePinHasAddedNothing) {
+  Truth truth = numerical_fault({kGuilty}, 401, 100'000, 0.04);
+  truth.total_steps = 6000;
+  SimulatedRun run(truth, with([](Policy& policy) { policy.ladder.from = "here"; }));
+  run.start();
+  run.train_until(6000);
+  EXPECT_EQ(run.decisions("alarm").size(), 1u);
+  EXPECT_GT(run.damage, 2) << "it stays in the weights";
+}
+
 // One verifier's word is not enough, in windows that nobody else has measured.
 TEST(KeptDamageTest, OneThatLiesAboutUncheckedWindowsConvictsNobody) {
   Truth truth;
