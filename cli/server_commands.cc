@@ -210,8 +210,13 @@ void print_decisions(const ListOptions& options) {
 }
 
 void print_directives(const ListOptions& options) {
+  // A pause has no plan, and a plan no step.
   print_list<DirectiveRow>(options, "directives", views::kDirectives,
-                           "no directive has been issued yet");
+                           "no directive has been issued yet", [](Row& row) {
+                             if (integer_of(row, "plan_version") == 0)
+                               row["plan_version"] = nullptr;
+                             if (text_of(row, "kind") != "rollback") row["to_step"] = nullptr;
+                           });
 }
 
 void print_notices(const ListOptions& options) {
