@@ -25,6 +25,20 @@ std::vector<LeaseRow> live_leases(Connection& connection) {
   return select<LeaseRow, "WHERE state = 'leased' ORDER BY id">(connection);
 }
 
+std::vector<LeasePriority> newest_lease_priorities(Connection& connection, int64_t run,
+                                                   int64_t most) {
+  std::vector<LeasePriority> found;
+  // Replays are numbered as they are ordered: the newest leases are of the newest ones.
+  constexpr int64_t kReplays = 64;
+  Query query = connection.query(
+      "SELECT leases.verifier, replays.priority FROM leases JOIN replays ON replays.run = "
+      "leases.run AND replays.replay = leases.replay WHERE leases.run = ? AND leases.replay > "
+      "(SELECT max(replay) FROM replays WHERE run = ?) - ? ORDER BY leases.id DESC LIMIT ?",
+      run, run, kReplays, most);
+  while (query.next()) found.push_back({query.text(0), query.integer(1)});
+  return found;
+}
+
 std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run,
                                                int64_t replay) {
   std::vector<std::string> verifiers;

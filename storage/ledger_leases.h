@@ -33,4 +33,12 @@ bool end_lease(Connection& connection, int64_t lease, int64_t token, const std::
 // Why it failed or ran out; empty where it did neither, or said nothing.
 std::string lease_reason(Connection& connection, int64_t lease);
 
+struct LeasePriority {
+  std::string verifier;
+  int64_t priority = 0;  // of the replay
+};
+// Of a run's newest leases, the newest first.
+std::vector<LeasePriority> newest_lease_priorities(Connection& connection, int64_t run,
+                                                   int64_t most);
+
 }  // namespace gnomon::ledger

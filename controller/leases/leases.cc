@@ -143,6 +143,17 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
     if (readable.contains(row.run)) continue;
     readable[row.run] = runs_.readable(transaction, row.run);
   }
+  for (const auto& [run, is_readable] : readable) {
+    if (!is_readable) continue;
+    int64_t cases = 0;
+    for (const auto& [verifier, priority] :
+         ledger::newest_lease_priorities(transaction.connection(), run, kLookAtOnce)) {
+      if (is_trainer(verifier)) continue;
+      if (!ReplayQueue::of_case(priority)) break;
+      ++cases;
+    }
+    queue_.restore_turn(run, cases);
+  }
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
     transaction.on_commit(
@@ -234,7 +245,7 @@ void Leases::remove_from_queue(LedgerTransaction& transaction, const QueuedRepla
     queue.add(entry);
   });
   queue.remove(entry.run, entry.replay);
-  if (on_verifier) queue.lease_began(entry.run, ReplayQueue::of_case(entry));
+  if (on_verifier) queue.lease_began(entry.run, ReplayQueue::of_case(entry.priority));
 }
 
 // True when a verifier speaks that the run believes, that has what it requires and is as `may`

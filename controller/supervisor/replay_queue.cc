@@ -119,9 +119,7 @@ std::vector<QueuedReplay> ReplayQueue::for_trainers() const {
   return all;
 }
 
-bool ReplayQueue::of_case(const QueuedReplay& entry) {
-  return entry.priority >= decide::kPriorityAttribution;
-}
+bool ReplayQueue::of_case(int64_t priority) { return priority >= decide::kPriorityAttribution; }
 
 void ReplayQueue::lease_began(int64_t run, bool of_case) {
   const std::lock_guard lock(mutex_);
@@ -137,6 +135,11 @@ void ReplayQueue::lease_ended(int64_t run, double seconds, double now) {
   it.lease_seconds += kNewest * (seconds - it.lease_seconds);
   it.used = it.used * std::exp2((it.used_at - now) / kHalfLifeSeconds) + seconds;
   it.used_at = now;
+}
+
+void ReplayQueue::restore_turn(int64_t run, int64_t cases_in_row) {
+  const std::lock_guard lock(mutex_);
+  runs_[run].cases_in_row = cases_in_row;
 }
 
 void ReplayQueue::lease_undone(int64_t run) {

@@ -112,12 +112,14 @@ class ReplayQueue {
   std::vector<QueuedReplay> for_trainers() const;
 
   // True when a case asks for it (triage, attribution).
-  static bool of_case(const QueuedReplay& entry);
+  static bool of_case(int64_t priority);
   // A lease of this run began; it ended after `seconds`, at `now`; or it never was. `of_case`: of
   // such a replay.
   void lease_began(int64_t run, bool of_case = false);
   void lease_ended(int64_t run, double seconds, double now);
   void lease_undone(int64_t run);
+  // After a restart: the run's newest leases, so many in a row, were of a case.
+  void restore_turn(int64_t run, int64_t cases_in_row);
 
   // What this worker may try, in the order of turns, at most `most`.
   std::vector<QueuedReplay> candidates(const Worker& worker, size_t most, double now) const;

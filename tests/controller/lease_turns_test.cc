@@ -2,6 +2,7 @@
 #include <future>
 #include <map>
 
+#include "controller/decide/windows.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/overrides.h"
 #include "tests/controller/leases_fixture.h"
@@ -191,6 +192,26 @@ TEST_F(LeaseTurnsTest, ARestartQueuesExactlyTheReplaysOnRecord) {
   EXPECT_EQ(next.token, 2);
   EXPECT_EQ(grant("v:8").value().task.replay, 1);
   EXPECT_FALSE(grant("v:8").has_value());
+}
+
+// Cases and shadows take turns, and a restart begins no new round.
+TEST_F(LeaseTurnsTest, AfterARestartTheTurnIsTheSame) {
+  for (const bool restarted : {false, true}) {
+    const int64_t first = restarted ? 11 : 1;
+    for (int64_t i = 0; i < 3; ++i) order(first + i, decide::kPriorityTriage);
+    order(first + 3, decide::kPriorityShadow);
+    for (int64_t i = 0; i < 2; ++i) {
+      const Lease lease = grant().value();
+      EXPECT_EQ(lease.task.replay, first + i);
+      complete(lease.lease, lease.token);
+    }
+    if (restarted) make_controller();
+    const Lease shadow = grant().value();
+    EXPECT_EQ(shadow.task.replay, first + 3) << restarted;
+    complete(shadow.lease, shadow.token);
+    const Lease last = grant().value();
+    complete(last.lease, last.token);
+  }
 }
 
 TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLeased) {
