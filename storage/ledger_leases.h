@@ -37,7 +37,7 @@ struct LeasePriority {
   std::string verifier;
   int64_t priority = 0;  // of the replay
 };
-// Of a run's newest leases, the newest first.
+// Returns the verifiers and priorities of a run's newest leases, the newest first.
 std::vector<LeasePriority> newest_lease_priorities(Connection& connection, int64_t run,
                                                    int64_t most);
 

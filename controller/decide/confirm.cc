@@ -151,7 +151,6 @@ void settle_agreed(Core& core, WindowState& window) {
   for (std::vector<EvidenceWindow>* seen : {&s.watch.seen, &s.watch.long_seen}) {
     for (EvidenceWindow& known : *seen) known.confirmed |= known.window == window.id;
   }
-  agree_on_scale(core);
   if (window.witnesses.size() == 2) note_parted(core, window);
 }
 
@@ -316,6 +315,7 @@ void weigh(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(core.s, id);
   if (const auto pair = agreeing(window, noise_between(core))) {
     settle_agreed(core, window);
+    agree_on_scale(core);
     end_dispute(core, window, "two sources agree again");
     if (weigh_offsets(core, id, priority)) return;
     return name_liars(core, id, pair->first, "");
@@ -323,6 +323,7 @@ void weigh(Core& core, int64_t id, int priority) {
   if (ask_next(core, window, priority)) return;
   if (const auto one = reported(core, window)) {
     settle_agreed(core, window);
+    agree_on_scale(core);
     end_dispute(core, window, "the trainer's own losses bear one of them out");
     return name_liars(core, id, *one, "which the trainer's own reported losses bear out");
   }
@@ -331,7 +332,8 @@ void weigh(Core& core, int64_t id, int priority) {
     end_dispute(core, window, "one of them is not possible");
     return name_liars(core, id, *one, "and it answers what no replay can (" + why + ")");
   }
-  // Honest replays may part so far: of two that do, the one that says less against FP8 counts.
+  // Honest replays may part so far: of two that do, the one that says less against FP8 counts,
+  // and they vouch for no larger noise.
   if (const auto pair = agreeing(window, noise_that_names(core))) {
     const Witness first = window.witnesses[pair->first], second = window.witnesses[pair->second];
     const bool less = second.measured.d_percent.value_or(0) < first.measured.d_percent.value_or(0);
@@ -343,6 +345,7 @@ void weigh(Core& core, int64_t id, int priority) {
   const Witness one = window.witnesses[0], other = window.witnesses[1];
   if (window.witnesses.size() == 2 && agree_but_for_offset(one, other, noise_between(core))) {
     settle_agreed(core, window);
+    agree_on_scale(core);
     end_dispute(core, window, "two sources agree again about the weights");
     if (weigh_offsets(core, id, priority)) return;
     record_claims(core, window, true);

@@ -232,14 +232,14 @@ void follow_policy(Core& core) {
   const int64_t asked = asked_lengths(core.policy, s.run.checkpoint_every).every;
   const int64_t before = std::exchange(spending.asked_every, asked);
   if (before == 0 || before == asked) return;
-  s.watch.every = 0;
+  const int64_t chosen = std::exchange(s.watch.every, 0);
   const WindowLengths used = lengths(core);
   const int64_t next = std::max(spending.last_start + used.every, s.newest_step);
   if (spending.last_start >= 0) s.next_start = std::min(s.next_start, first_start(core, next));
   core.record("cadence",
               fmt::format("The policy was replaced: a window every {} steps instead of {}.",
-                          used.every, before),
-              {{"every", used.every}, {"before", before}});
+                          used.every, chosen > 0 ? chosen : before),
+              {{"every", used.every}, {"before", chosen > 0 ? chosen : before}});
 }
 
 void open_due_windows(Core& core) {

@@ -69,6 +69,24 @@ TEST(HonestNoiseTest, NamesNobodyAndBreaksNoInstrument) {
   }
 }
 
+// Two that part by more than the tolerance vouch for no noise: it would let them part further.
+TEST(HonestNoiseTest, WhoPartsSoFarVouchesForNoLargerNoise) {
+  Truth truth;
+  truth.equal_fingerprints = false;
+  SimulatedRun run(truth, scenario_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (answer.verifier == "v2:2" && answer.replay_end_loss_bf16)
+      *answer.replay_end_loss_bf16 *= 0.9965;
+  };
+  run.start();
+  run.state.watch.instrument.scale_agreed = 0.05;
+  run.state.watch.instrument.scale_recorded = 0.5;
+  run.train_until(90);
+  EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+  EXPECT_GT(run.orders("instrument"), 0) << "windows were measured twice";
+  EXPECT_EQ(run.state.watch.instrument.scale_agreed, 0.05);
+}
+
 // Noise hides the first alarm in what the trainer has reported. Later windows show it there.
 TEST(LoneVerifierTest, IsBelievedOnceTheTrainersLossesBearItOut) {
   Truth truth = numerical_fault({kGuilty}, 401, 2000, 0.06);
