@@ -79,6 +79,10 @@ SystemError::SystemError(std::string_view action, std::string_view path, int err
     : Error(fmt::format("cannot {} {}: {}", action, path, std::strerror(error_number))),
       error_number_(error_number) {}
 
+bool SystemError::disk_full() const {
+  return error_number_ == ENOSPC || error_number_ == EDQUOT || error_number_ == EFBIG;
+}
+
 void assertion_failed(const char* condition, const char* file, int line) {
   std::fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, condition);
   std::abort();

@@ -64,6 +64,8 @@ class SystemError : public Error {
  public:
   SystemError(std::string_view action, std::string_view path, int error_number);
   int error_number() const { return error_number_; }
+  // There is no room, or no more is allowed: it may pass.
+  bool disk_full() const;
 
  private:
   int error_number_;

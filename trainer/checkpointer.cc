@@ -42,11 +42,6 @@ Checkpointer::~Checkpointer() {
   thread_.join();
 }
 
-int64_t Checkpointer::failures() const {
-  std::lock_guard lock(mutex_);
-  return failures_;
-}
-
 void Checkpointer::begin(const CheckpointContent& content, const CheckpointReport& report) {
   std::unique_lock lock(mutex_);
   if (writing_) {
@@ -112,7 +107,6 @@ void Checkpointer::run() {
     }
     lock.lock();
     error_ = error;
-    failures_ += error ? 1 : 0;
     writing_ = false;
     changed_.notify_all();
   }
@@ -121,7 +115,7 @@ void Checkpointer::run() {
 void Checkpointer::write() {
   copying_->wait();
   const auto start = Clock::now();
-  const CheckpointInfo info = store_.write(report_.attempt, report_.step, snapshot_);
+  const CheckpointInfo info = store();
   report_.uri = std::filesystem::absolute(info.path).string();
   report_.bytes = info.bytes;
   report_.manifest_hash = info.manifest_hash;
@@ -130,9 +124,28 @@ void Checkpointer::write() {
              static_cast<double>(info.bytes) / 1e6,
              std::chrono::duration<double>(Clock::now() - start).count());
   callbacks_.written(report_);
-  for (const CheckpointInfo& gone : store_.retain(keep_last_, callbacks_.needed)) {
+  retain();
+}
+
+// On a full disk, tries once more without what nobody has needed since the last deletion.
+CheckpointInfo Checkpointer::store() {
+  try {
+    return store_.write(report_.attempt, report_.step, snapshot_);
+  } catch (const SystemError& error) {
+    if (!error.disk_full() || retain() == 0) throw;
+    log_.warn("{}; old checkpoints were deleted, and it is written again", error.what());
+    return store_.write(report_.attempt, report_.step, snapshot_);
+  }
+}
+
+// Returns how many it has deleted.
+size_t Checkpointer::retain() {
+  if (callbacks_.before_retention) callbacks_.before_retention();
+  const std::vector<CheckpointInfo> deleted = store_.retain(keep_last_, callbacks_.needed);
+  for (const CheckpointInfo& gone : deleted) {
     log_.debug("deleted checkpoint {}", gone.path.string());
   }
+  return deleted.size();
 }
 
 }  // namespace gnomon

@@ -26,6 +26,8 @@ struct CheckpointerCallbacks {
   std::function<void(const CheckpointReport&)> written;
   // It could not be written; `why` is the error. Called on the writing thread.
   std::function<void(const CheckpointReport&, const std::string& why)> failed;
+  // Old checkpoints are about to be deleted. Called on the writing thread, may be empty.
+  std::function<void()> before_retention = {};
   // True when a checkpoint beyond the newest keep_last must stay.
   std::function<bool(const CheckpointInfo&)> needed;
 };
@@ -52,11 +54,12 @@ class Checkpointer {
 
   int64_t waits() const { return waits_; }  // how often begin() had to wait
   double wait_seconds() const { return wait_seconds_; }
-  int64_t failures() const;
 
  private:
   void run();
   void write();
+  CheckpointInfo store();
+  size_t retain();
   void copy(const CheckpointContent& content);
 
   CheckpointStore& store_;
@@ -75,7 +78,6 @@ class Checkpointer {
   std::condition_variable changed_;
   bool writing_ = false;
   bool stopping_ = false;
-  int64_t failures_ = 0;
   std::exception_ptr error_;
   std::thread thread_;
 };

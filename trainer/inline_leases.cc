@@ -7,11 +7,6 @@
 #include "protocol/json.h"
 
 namespace gnomon {
-namespace {
-
-bool is_refusal(int status) { return status >= 400 && status < 500 && !may_pass(status); }
-
-}  // namespace
 
 InlineLeases::InlineLeases(InlineLeaseOptions options, Reporter& reporter, spdlog::logger& log)
     : options_(std::move(options)),
@@ -137,11 +132,12 @@ void InlineLeases::ask() {
   }
 }
 
-// Tries until the controller has taken or refused the answer, or has given the lease up. At the end
-// once, whatever the state of the lease.
+// Tries until the controller has taken or refused the answer, fails at it again and again, or has
+// given the lease up. At the end once, whatever the state of the lease.
 void InlineLeases::give_back() {
   constexpr std::chrono::seconds kTimeout(30), kLast(2);
   Answer answer;
+  errors_ = 0;
   while (true) {
     bool stopping = false;
     {
@@ -172,7 +168,8 @@ bool InlineLeases::send(const Answer& answer, std::chrono::milliseconds timeout)
     backoff_.reset();
     return true;
   } catch (const ApiError& error) {
-    if (is_refusal(error.status())) {
+    const bool passes = may_pass(error.status());
+    if (!passes && (error.status() < 500 || ++errors_ >= kServerErrorsMax)) {
       log_.warn("lease {}: the answer was refused: {}", lease_->lease, error.what());
       return true;
     }

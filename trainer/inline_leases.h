@@ -75,6 +75,7 @@ class InlineLeases {
   // The thread's only.
   Backoff backoff_;
   std::chrono::milliseconds asked_pause_{0};  // by the controller's last error
+  int errors_ = 0;                            // that the answer has met
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -100,7 +100,7 @@ bool InlineVerifier::has_snapshot_memory(LeaseFailure& failure) {
   }
   if (snapshot_memory_ == SnapshotMemory::kTaken) return true;
   failure.reason = "the trainer has no memory to keep its state in meanwhile";
-  failure.retryable = false;
+  failure.unsupported = true;
   return false;
 }
 
@@ -123,7 +123,7 @@ std::optional<ReplayResult> InlineVerifier::replay(const Lease& lease, LeaseFail
     failure.reason = why;
   } catch (const std::exception& error) {
     failure.reason = shortened(error.what(), rules::kSentence);
-    failure.retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
+    failure.unsupported = dynamic_cast<const ConfigError*>(&error) != nullptr;
   }
   return std::nullopt;
 }

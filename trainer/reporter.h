@@ -67,7 +67,7 @@ struct ReporterOptions {
   // A record that the controller fails to take this often, although it takes a registration, is set
   // aside. Errors that may pass (may_pass() of protocol/client.h) and broken connections do not
   // count.
-  int tries_max = 20;
+  int tries_max = kServerErrorsMax;
   int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
   // True when a checkpoint was deleted before it was reported; its report is then left out, so that
   // nobody replays from a directory that is gone.

@@ -30,6 +30,9 @@ CheckpointerCallbacks RunCheckpoints::callbacks() {
   calls.failed = [this](const CheckpointReport& report, const std::string& why) {
     failed(report, why);
   };
+  calls.before_retention = [this] {
+    if (link_.reporter() != nullptr) thin_out_unsent();
+  };
   calls.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
   return calls;
 }
@@ -60,7 +63,7 @@ void RunCheckpoints::write_last(const std::string& weights_hash) {
     try {
       return write_and_wait(weights_hash);
     } catch (const SystemError& error) {
-      if (!is_disk_full(error)) throw;
+      if (!error.disk_full()) throw;
       last_ = {0, -1};
       log_.error("the run's last checkpoint WAITS for room on the disk: {}", error.what());
       if (shutdown_.wait_for(kRetry)) throw;
@@ -97,7 +100,6 @@ void RunCheckpoints::written(const CheckpointReport& checkpoint) {
     log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
               error.what());
   }
-  if (link_.reporter() != nullptr) thin_out_unsent();
 }
 
 // Without the base of the attempt and the newest keep_last, which stay anyway; oldest first.

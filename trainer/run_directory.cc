@@ -39,11 +39,6 @@ CheckpointReport report_of_checkpoint(const CheckpointInfo& info, int64_t plan_v
 
 }  // namespace
 
-bool is_disk_full(const SystemError& error) {
-  const int number = error.error_number();
-  return number == ENOSPC || number == EDQUOT || number == EFBIG;
-}
-
 RunDirectory::RunDirectory(const TrainerConfig& config, ResumeMode mode, Shutdown& shutdown,
                            spdlog::logger& log)
     : config_(config), shutdown_(shutdown), log_(log), state_file_(config.dir / "run_state.toml") {
@@ -181,7 +176,7 @@ void RunDirectory::save(int64_t step) {
     try {
       return state_.save(state_file_);
     } catch (const SystemError& error) {
-      if (!is_disk_full(error)) throw;
+      if (!error.disk_full()) throw;
       log_.error("TRAINING WAITS at step {} for room on the disk: {}", step, error.what());
       if (shutdown_.wait_for(kRetry)) throw;
     }

@@ -34,9 +34,6 @@ struct AttemptBase {
   std::string checkpoint = {};
 };
 
-// True when the error says that there is no room: it may pass.
-bool is_disk_full(const SystemError& error);
-
 class RunDirectory {
  public:
   // Takes the directory. Throws ConfigError before anything is written, Error when another trainer

@@ -20,10 +20,6 @@ constexpr int64_t kSegmentBytesMax = 8 << 20;
 constexpr int64_t kSegmentBytesMin = 4 << 10;
 constexpr size_t kHashDigits = 16;
 
-bool is_disk_full(int error_number) {
-  return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
-}
-
 std::string sealed(const std::string& text) {
   return hex64(hash64(text.data(), text.size())) + " " + text;
 }
@@ -146,7 +142,7 @@ bool Spool::start_segment() {
   try {
     segment->fd = FileDescriptor::open(segment->path, O_RDWR | O_APPEND | O_CREAT);
   } catch (const SystemError& error) {
-    if (is_disk_full(error.error_number())) return false;
+    if (error.disk_full()) return false;
     throw;
   }
   segments_.push_back(std::move(segment));
@@ -161,7 +157,7 @@ bool Spool::write_line(const std::string& line) {
   } catch (const SystemError& error) {
     if (::ftruncate(segment.fd.get(), segment.bytes) != 0)
       throw SystemError("truncate", segment.path.string(), errno);
-    if (is_disk_full(error.error_number())) return false;
+    if (error.disk_full()) return false;
     throw;
   }
   return true;

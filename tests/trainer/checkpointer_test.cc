@@ -32,6 +32,9 @@ class CheckpointerTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       reports_.push_back(report);
     };
+    callbacks.before_retention = [this] {
+      if (make_room_) make_room_();
+    };
     callbacks.needed = [this](const CheckpointInfo& info) { return info.step == needed_step_; };
     checkpointer_ = std::make_unique<Checkpointer>(store_, content(), host_memory(), keep_last,
                                                    callbacks, log_);
@@ -55,6 +58,7 @@ class CheckpointerTest : public ::testing::Test {
   CheckpointStore store_{directory_ / "checkpoints"};
   std::vector<float> values_ = std::vector<float>(1000, 1.0f);
   int64_t needed_step_ = -1;
+  std::function<void()> make_room_;
   std::shared_future<void> hold_;
   std::mutex mutex_;
   std::vector<CheckpointReport> reports_;
@@ -125,12 +129,33 @@ TEST_F(CheckpointerTest, AFullDiskFailsThatCheckpointOnly) {
   write(20);
   EXPECT_THROW(checkpointer_->drain(), SystemError);
   ::setrlimit(RLIMIT_FSIZE, &old);
-  EXPECT_EQ(checkpointer_->failures(), 1);
   EXPECT_THAT(steps_on_disk(), ElementsAre(10));
   EXPECT_EQ(reports_.size(), 1u);
   write(30);
   checkpointer_->drain();
   EXPECT_THAT(steps_on_disk(), ElementsAre(10, 30));
+}
+
+TEST_F(CheckpointerTest, OnAFullDiskWhatNobodyNeedsAnyMoreMakesRoom) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  needed_step_ = 10;
+  start(1);
+  for (int64_t step : {10, 20}) {
+    write(step);
+    checkpointer_->drain();
+  }
+  ASSERT_THAT(steps_on_disk(), ElementsAre(10, 20));
+  rlimit old{};
+  ::getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = 1000;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  needed_step_ = -1;
+  make_room_ = [&old] { ::setrlimit(RLIMIT_FSIZE, &old); };
+  write(30);
+  EXPECT_NO_THROW(checkpointer_->drain());
+  ::setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_THAT(steps_on_disk(), ElementsAre(30));
 }
 
 }  // namespace
