@@ -16,6 +16,9 @@ namespace gnomon {
 // full or away (408, 429, 502, 503, 504, 507), or refuses a token, which may be replaced (401,
 // 403).
 bool may_pass(int status);
+// A request that has met so many errors of the server (5xx) that do not pass by themselves is given
+// up.
+inline constexpr int kServerErrorsMax = 20;
 
 // The controller could not be reached or did not answer in time; the request may or may not have
 // been carried out.

@@ -139,13 +139,12 @@ bool Worker::work(const Lease& lease) {
     body = to_json(result);
   } catch (const std::exception& error) {
     if (!keeper.lost()) log_.error("lease {}: {}", lease.lease, error.what());
-    // A missing or damaged checkpoint may be there for another verifier; a plan that cannot be read
-    // never will.
-    const bool retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
-    const bool foreign = is_foreign(task.checkpoint_uri);
+    // Data, a device or a plan that do not fit this one; a missing checkpoint may come.
+    const bool unfit = dynamic_cast<const ConfigError*>(&error) != nullptr;
     what = "fail";
-    body = to_json(
-        LeaseFailure{lease.token, shortened(error.what(), rules::kSentence), retryable, foreign});
+    body = to_json(LeaseFailure{.token = lease.token,
+                                .reason = shortened(error.what(), rules::kSentence),
+                                .unsupported = unfit || is_foreign(task.checkpoint_uri)});
   }
   if (keeper.lost()) {
     log_.warn("lease {}: abandoned", lease.lease);
@@ -154,12 +153,13 @@ bool Worker::work(const Lease& lease) {
   return answer(lease, what, body) && what == "complete";
 }
 
-// Returns whether the controller took it. Tries until it has taken or refused it. A shutdown ends
-// the trying once the lease must have run out.
+// Returns whether the controller took it. Tries until it has taken or refused it, or fails at it
+// again and again. A shutdown ends the trying once the lease must have run out.
 bool Worker::answer(const Lease& lease, const std::string& what, const std::string& body) {
   const std::string target = fmt::format("/v1/leases/{}/{}", lease.lease, what);
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(lease.ttl_seconds);
+  int errors = 0;
   while (!shutdown_.requested() || std::chrono::steady_clock::now() < deadline) {
     std::chrono::milliseconds asked{0};
     try {
@@ -167,7 +167,8 @@ bool Worker::answer(const Lease& lease, const std::string& what, const std::stri
       backoff_.reset();
       return true;
     } catch (const ApiError& error) {
-      if (error.status() < 500 && !may_pass(error.status())) {
+      const bool passes = may_pass(error.status());
+      if (!passes && (error.status() < 500 || ++errors >= kServerErrorsMax)) {
         log_.warn("lease {}: the answer was refused: {}", lease.lease, error.what());
         return false;
       }

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include "base/host.h"
+#include "storage/prepare.h"
 #include "tests/trainer/trainer_fixture.h"
 #include "tests/verifier/lease_server.h"
 
@@ -167,10 +168,30 @@ TEST_F(VerifierProcess, WhatCannotBeReplayedIsFailedWithItsReason) {
   const auto verifier = verify();
   ASSERT_TRUE(eventually([this] { return leases_.failed().size() == 2; })) << verifier->output();
   EXPECT_THAT(leases_.failed()[0].reason, HasSubstr("gone"));
-  EXPECT_TRUE(leases_.failed()[0].retryable);
+  EXPECT_FALSE(leases_.failed()[0].unsupported);
   EXPECT_EQ(leases_.failed()[0].token, 17);
   EXPECT_THAT(leases_.failed()[1].reason, HasSubstr("fp7"));
-  EXPECT_FALSE(leases_.failed()[1].retryable);
+  EXPECT_TRUE(leases_.failed()[1].unsupported);
+}
+
+// A stale copy of the data is this verifier's alone: another one may have the right one.
+TEST_F(VerifierProcess, OtherDataThanTheRunsIsLeftToOthers) {
+  const std::filesystem::path data = *shared_ / "data", kept = *shared_ / "data-kept";
+  std::filesystem::rename(data, kept);
+  PrepareOptions other;
+  other.inputs = {*shared_ / "data-text"};
+  other.output = data;
+  other.heldout_share = 0.2;
+  prepare_dataset(other);
+  leases_.queue(lease("bf16"));
+  const auto verifier = verify();
+  const bool failed = eventually([this] { return leases_.failed().size() == 1; });
+  std::filesystem::remove_all(data);
+  std::filesystem::rename(kept, data);
+  ASSERT_TRUE(failed) << verifier->output();
+  EXPECT_THAT(leases_.failed()[0].reason, HasSubstr("data_hash"));
+  EXPECT_TRUE(leases_.failed()[0].unsupported);
+  EXPECT_TRUE(leases_.failed()[0].retryable);
 }
 
 // A trainer's token must not make a verifier read what is not the trainer's.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# A request that has met so many errors of the server (5xx) that do not pass by themselves is given
+# up.
+SERVER_ERRORS_MAX = 20
+
 
 class GnomonError(Exception):
     """The family of all errors of this client that a user can cause or must know of."""

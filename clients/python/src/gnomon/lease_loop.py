@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gnomon.connection import Backoff, ClientOptions, asked_pause
-from gnomon.errors import ApiError, ConfigError, ConnectionFailed, GnomonError
+from gnomon.errors import (
+    SERVER_ERRORS_MAX,
+    ApiError,
+    ConfigError,
+    ConnectionFailed,
+    GnomonError,
+)
 from gnomon.leases import LeaseClient, LeaseKeeper
 from gnomon.model import marked_inexact, own_fingerprint
 from gnomon.records import Fingerprint, Lease, LeaseRequest
@@ -203,18 +209,14 @@ class LeaseLoop:
         return fingerprint if self._exact else marked_inexact(fingerprint, self._options.name)
 
     def _fail(self, lease: Lease, error: Exception) -> bool:
-        unsupported = isinstance(error, Unsupported)
+        unsupported = isinstance(error, (Unsupported, ConfigError))
         known = isinstance(error, GnomonError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
         if unsupported:
             self._log.info("lease %d is not for this verifier: %s", lease.lease, reason)
         else:
             self._log.error("lease %d: %s", lease.lease, reason, exc_info=not known)
-        # A plan that cannot be read never will be; a checkpoint may be there for another one.
-        retryable = not isinstance(error, ConfigError)
-        self._answer(
-            lease, lambda: self._client.fail(lease, reason or "failed", retryable, unsupported)
-        )
+        self._answer(lease, lambda: self._client.fail(lease, reason or "failed", unsupported))
         return False
 
     def _compare_batches(self, lease: Lease, result: ReplayResult) -> None:
@@ -238,7 +240,9 @@ class LeaseLoop:
             )
 
     def _answer(self, lease: Lease, send: Callable[[], None]) -> bool:
-        """Whether the controller took it: tries until it has taken or refused it."""
+        """Whether the controller took it. Tries until it has taken or refused it, or fails at it
+        again and again."""
+        errors = 0
         deadline = time.monotonic() + lease.ttl_seconds
         while not self._stopping.is_set() or time.monotonic() < deadline:
             try:
@@ -246,7 +250,9 @@ class LeaseLoop:
                 self._backoff.reset()
                 return True
             except ApiError as error:
-                if error.status < 500 and not error.may_pass:
+                if not error.may_pass:
+                    errors += 1 if error.status >= 500 else SERVER_ERRORS_MAX
+                if errors >= SERVER_ERRORS_MAX:
                     self._log.warning("lease %d: the answer was refused: %s", lease.lease, error)
                     return False
                 self._log.warning("%s", error)

@@ -59,12 +59,9 @@ class LeaseClient:
                 step.setdefault("grad_norm", 0.0)
         self._answer(lease, "complete", value)
 
-    def fail(
-        self, lease: Lease, reason: str, retryable: bool = True, unsupported: bool = False
-    ) -> None:
+    def fail(self, lease: Lease, reason: str, unsupported: bool = False) -> None:
         """Gives the replay back. Unsupported: this verifier cannot do it; costs no attempt."""
-        failure = LeaseFailure(lease.token, reason[:_REASON_MAX], retryable=retryable)
-        failure.unsupported = unsupported or None
+        failure = LeaseFailure(lease.token, reason[:_REASON_MAX], unsupported=unsupported or None)
         self._answer(lease, "fail", self.description.known("LeaseFailure", to_value(failure)))
 
     def _answer(self, lease: Lease, what: str, value: dict[str, Any]) -> None:

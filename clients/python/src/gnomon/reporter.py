@@ -18,7 +18,7 @@ from typing import Any
 
 from gnomon.connection import Backoff, ClientOptions, Connection, asked_pause
 from gnomon.description import Description
-from gnomon.errors import ApiError, ConnectionFailed
+from gnomon.errors import SERVER_ERRORS_MAX, ApiError, ConnectionFailed
 from gnomon.json_record import from_json, to_json, to_value
 from gnomon.plan import PrecisionPlan
 from gnomon.records import (
@@ -34,7 +34,6 @@ from gnomon.spool import STEPS, Spool, SpoolRecord
 _BATCH_RECORDS_MAX = 5_000
 _BATCH_BYTES_MAX = 2 << 20
 _URGENT_RECORDS = 500
-_TRIES_MAX = 20
 _REQUEST_SECONDS = 20.0
 _SEND_SECONDS = 2.0
 
@@ -338,7 +337,7 @@ class Reporter:
         if error.is_replaced or error.may_pass:
             raise error
         no_such_path = error.status == 405 or error.title == "Unknown path"
-        if record.target in ("notices", "statistics") and no_such_path:
+        if record.target == "notices" and no_such_path:
             self._log.info("this controller takes no %s; dropped", record.target)
             return True
         if self._cured_by_plans([record], error) or self._cured_by_attempts([record], error):
@@ -349,7 +348,7 @@ class Reporter:
             return True
         self._tries = self._tries + 1 if self._failing == record.number else 1
         self._failing = record.number
-        if self._tries < _TRIES_MAX - 1:
+        if self._tries < SERVER_ERRORS_MAX - 1:
             raise error
         # Only a record that fails between two registrations that succeed is at fault.
         registered_before = self._registered_for == record.number
