@@ -104,7 +104,7 @@ int check_config(const CommandLine& line) {
 bool is_disk_full(const std::exception& error) {
   if (const auto* ledger = dynamic_cast<const LedgerError*>(&error)) return ledger->disk_full();
   const auto* system = dynamic_cast<const SystemError*>(&error);
-  return system && (system->error_number() == ENOSPC || system->error_number() == EDQUOT);
+  return system && system->disk_full();
 }
 
 int refuse_start(const std::exception& error) {

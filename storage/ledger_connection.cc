@@ -28,13 +28,14 @@ bool is_full(int sqlite_code) {
 }  // namespace
 
 LedgerError::LedgerError(const std::string& message, int sqlite_code)
-    : Error(message), disk_full_(is_full(sqlite_code)) {}
+    : Error(message),
+      disk_full_(is_full(sqlite_code)),
+      took_too_long_((sqlite_code & 0xff) == SQLITE_INTERRUPT) {}
 
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error) {
   const int code = error.getErrorCode() & 0xff;
   if (code == SQLITE_INTERRUPT) {
-    return LedgerError(action + ": it took too long and was ended; ask for less at once",
-                       error.getErrorCode());
+    return LedgerError(action + ": it took too long and was ended", error.getErrorCode());
   }
   const int known =
       error.getExtendedErrorCode() > 0 ? error.getExtendedErrorCode() : error.getErrorCode();

@@ -23,9 +23,11 @@ class LedgerError : public Error {
  public:
   LedgerError(const std::string& message, int sqlite_code);
   bool disk_full() const { return disk_full_; }
+  bool took_too_long() const { return took_too_long_; }  // a read that was ended
 
  private:
   bool disk_full_;
+  bool took_too_long_;
 };
 
 // A prepared statement with its values bound, borrowed from a Connection until it goes out of

@@ -33,21 +33,21 @@ std::vector<LeasePriority> newest_lease_priorities(Connection& connection, int64
   Query query = connection.query(
       "SELECT leases.verifier, replays.priority FROM leases JOIN replays ON replays.run = "
       "leases.run AND replays.replay = leases.replay WHERE leases.run = ? AND leases.replay > "
-      "(SELECT max(replay) FROM replays WHERE run = ?) - ? ORDER BY leases.id DESC LIMIT ?",
+      "(SELECT max(replay) FROM replays WHERE run = ?) - ? ORDER BY leases.granted_at DESC, "
+      "leases.replay DESC LIMIT ?",
       run, run, kReplays, most);
   while (query.next()) found.push_back({query.text(0), query.integer(1)});
   return found;
 }
 
-std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run,
-                                               int64_t replay) {
-  std::vector<std::string> verifiers;
+std::set<std::string> verifiers_that_failed(Connection& connection, int64_t run, int64_t replay) {
+  std::set<std::string> verifiers;
   Query query = connection.query(
       "SELECT DISTINCT verifier FROM leases WHERE run = ? AND replay = ? AND state IN ('failed', "
       "'expired')",
       run, replay);
   while (query.next()) {
-    verifiers.push_back(query.text(0));
+    verifiers.insert(query.text(0));
   }
   return verifiers;
 }

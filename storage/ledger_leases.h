@@ -17,7 +17,7 @@ int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_
 std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease);
 std::vector<LeaseRow> live_leases(Connection& connection);
 // Those whose lease of the replay failed or ran out.
-std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run, int64_t replay);
+std::set<std::string> verifiers_that_failed(Connection& connection, int64_t run, int64_t replay);
 // Those that have said that they cannot do such a replay, and how many of its leases ended so.
 struct UnsupportedLeases {
   std::set<std::string> verifiers;

@@ -153,6 +153,9 @@ Response response_for(std::exception_ptr error) {
     problem = {"about:blank", "The ledger is not in its place", 503, lost.what(),
                "the same request when it is back; nothing of it has been recorded"};
   } catch (const LedgerError& ledger) {
+    if (ledger.took_too_long())
+      return problem_response({"about:blank", "Too much at once", 400, ledger.what(),
+                               "a request for less: fewer steps, or a lower limit"});
     if (!ledger.disk_full()) log_trouble(ledger.what());  // daemon/write_trouble.h
     problem = {"about:blank",
                ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",

@@ -31,21 +31,25 @@ std::string next_try(const BackupSettings& settings, double wait) {
 
 std::string name_at(double now) { return fmt::format("ledger-{}.sqlite", time_in_a_name(now)); }
 
-// Those that were made here, in the order in which they were.
-std::vector<fs::path> backups_in(const std::string& folder, const std::string& suffix = "") {
+// Those that were made here, in the order in which they were. What a clock that was ahead has named
+// counts as the oldest.
+std::vector<fs::path> backups_in(const std::string& folder, double now,
+                                 const std::string& suffix = "") {
   const std::regex ours("ledger-\\d{8}T\\d{6}\\.\\d{3}Z\\.sqlite" + suffix);
   std::vector<fs::path> found;
   std::error_code unreadable;
   for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
     if (std::regex_match(entry.path().filename().string(), ours)) found.push_back(entry.path());
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found, {}, [newest = name_at(now)](const fs::path& file) {
+    return std::pair(file.filename().string() <= newest, file);
+  });
   return found;
 }
 
-void keep_newest(const BackupSettings& settings) {
+void keep_newest(const BackupSettings& settings, double now) {
   if (settings.keep == 0) return;
-  std::vector<fs::path> backups = backups_in(settings.folder);
+  std::vector<fs::path> backups = backups_in(settings.folder, now);
   for (size_t i = 0; i + static_cast<size_t>(settings.keep) < backups.size(); ++i) {
     std::error_code error;
     fs::remove(backups[i], error);
@@ -69,15 +73,17 @@ Backups::~Backups() {
 // Only with the lock held, or while nobody else has this object.
 void Backups::look_for_newest() {
   next_ = 0;
+  const double now = now_();
   const std::vector<fs::path> there =
-      settings_.folder.empty() ? std::vector<fs::path>() : backups_in(settings_.folder);
-  if (there.empty()) return;
+      settings_.folder.empty() ? std::vector<fs::path>() : backups_in(settings_.folder, now);
+  if (there.empty() || there.back().filename() > name_at(now)) return;
   std::error_code error;
   const auto time = fs::last_write_time(there.back(), error);
   if (error) return;
   const auto age = std::chrono::duration<double>(fs::file_time_type::clock::now() - time).count();
-  metrics_.update([&](DaemonNumbers& n) { n.backup_made_at = now_() - age; });
-  next_ = now_() - age + settings_.every_seconds;
+  const double made = now - std::max(age, 0.0);
+  metrics_.update([&](DaemonNumbers& n) { n.backup_made_at = made; });
+  next_ = made + settings_.every_seconds;
 }
 
 void Backups::configure(const BackupSettings& settings) {
@@ -120,7 +126,7 @@ void Backups::make(int64_t number, const BackupSettings& settings) {
     if (const std::string lost = ledger_.lost(); !lost.empty()) throw LedgerLost(lost);
     const std::string why = why_not_writable(settings.folder);
     if (!why.empty()) throw Error(why + " (backup.folder)");
-    for (const fs::path& left : backups_in(settings.folder, "\\.partial")) fs::remove(left);
+    for (const fs::path& left : backups_in(settings.folder, now_(), "\\.partial")) fs::remove(left);
     BackupOptions options;
     options.end_now = [&] {
       if (ledger_.wal_bytes() > kWalBytesMax) wal_is_too_long = true;
@@ -128,7 +134,7 @@ void Backups::make(int64_t number, const BackupSettings& settings) {
     };
     outcome.report =
         back_up_ledger(ledger_.file(), fs::path(settings.folder) / name_at(now_()), options);
-    keep_newest(settings);
+    keep_newest(settings, now_());
   } catch (...) {
     outcome.error = std::current_exception();
   }
@@ -172,9 +178,10 @@ void Backups::note_outcome(const Outcome& outcome, const BackupSettings& setting
 void Backups::keep_time() {
   {
     const std::lock_guard lock(mutex_);
-    if (settings_.every_seconds == 0 || settings_.folder.empty() || running_ || now_() < next_) {
-      return;
-    }
+    // One that is more than an interval away is due: the clock was set back.
+    const double wait = next_ - now_();
+    const bool due = wait <= 0 || wait > settings_.every_seconds;
+    if (settings_.every_seconds == 0 || settings_.folder.empty() || running_ || !due) return;
   }
   try {
     start();

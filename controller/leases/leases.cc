@@ -111,20 +111,19 @@ void check(const LeaseRequest& request) {
 }  // namespace
 
 Leases::Leases(RunCache& runs, Metrics& metrics, ReplayQueue& queue)
-    : runs_(runs), metrics_(metrics), queue_(queue), held_(runs, metrics, queue, registry_) {}
+    : runs_(runs), metrics_(metrics), queue_(queue), held_(runs, metrics, queue, registry_) {
+  runs_.on_return(
+      [this](LedgerTransaction& transaction, int64_t run) { restore_runs(transaction, {run}); });
+}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
-  const double now = runs_.steady_now();
-  for (const LeaseRow& lease : ledger::live_leases(connection)) {
-    // Its verifier is refused (503) until the run is mended; after the next start it may go on.
-    if (!runs_.readable(transaction, lease.run)) continue;
-    const bool on_verifier = !is_trainer(lease.verifier);
-    const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
-    held_.add(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
-    if (on_verifier) queue_.lease_began(lease.run);
-    if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
-  }
+  std::set<int64_t> runs;
+  for (const LeaseRow& lease : ledger::live_leases(connection)) runs.insert(lease.run);
+  for (const ReplayRow& replay : ledger::queued_replays(connection)) runs.insert(replay.run);
+  // Its verifiers are refused (503) until the run is mended.
+  std::erase_if(runs, [&](int64_t run) { return !runs_.readable(transaction, run); });
+  restore_runs(transaction, runs);
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
   while (ended.next()) {
@@ -132,33 +131,38 @@ void Leases::restore(LedgerTransaction& transaction) {
       n.leases[ended.text(0)] += static_cast<double>(ended.integer(1));
     });
   }
-  restore_queue(transaction);
 }
 
-// A run that is read for the first time may end or order replays, so the queue is read again after
-// all of them.
-void Leases::restore_queue(LedgerTransaction& transaction) {
-  std::map<int64_t, bool> readable;
-  for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
-    if (readable.contains(row.run)) continue;
-    readable[row.run] = runs_.readable(transaction, row.run);
+// Of runs that are in memory: one that is read for the first time may end or order replays.
+void Leases::restore_runs(LedgerTransaction& transaction, const std::set<int64_t>& runs) {
+  Connection& connection = transaction.connection();
+  const double now = runs_.steady_now();
+  for (const LeaseRow& lease : ledger::live_leases(connection)) {
+    if (!runs.contains(lease.run)) continue;
+    const bool on_verifier = !is_trainer(lease.verifier);
+    const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
+    transaction.on_commit([this, lease, now, ttl, on_verifier] {
+      held_.add(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
+      if (on_verifier) queue_.lease_began(lease.run);
+      if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
+    });
   }
-  for (const auto& [run, is_readable] : readable) {
-    if (!is_readable) continue;
-    int64_t cases = 0;
-    for (const auto& [verifier, priority] :
-         ledger::newest_lease_priorities(transaction.connection(), run, kLookAtOnce)) {
-      if (is_trainer(verifier)) continue;
-      if (!ReplayQueue::of_case(priority)) break;
-      ++cases;
-    }
-    queue_.restore_turn(run, cases);
+  for (const int64_t run : runs) restore_turn(transaction, run);
+  for (const ReplayRow& replay : ledger::queued_replays(connection)) {
+    if (!runs.contains(replay.run)) continue;
+    transaction.on_commit([this, entry = queued(connection, replay)] { queue_.add(entry); });
   }
-  for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
-    if (!readable[row.run]) continue;
-    transaction.on_commit(
-        [&queue = queue_, entry = queued(transaction.connection(), row)] { queue.add(entry); });
+}
+
+void Leases::restore_turn(LedgerTransaction& transaction, int64_t run) {
+  int64_t cases = 0;
+  for (const auto& [verifier, priority] :
+       ledger::newest_lease_priorities(transaction.connection(), run, kLookAtOnce)) {
+    if (is_trainer(verifier)) continue;
+    if (!ReplayQueue::of_case(priority)) break;
+    ++cases;
   }
+  transaction.on_commit([this, run, cases] { queue_.restore_turn(run, cases); });
 }
 
 // The entry of the queue, with the verifiers that have refused it.
@@ -175,11 +179,11 @@ ReplayQueue::Worker Leases::register_request(const LeaseRequest& request, double
   worker.can = request.can;
   worker.labels.emplace(kBackendLabel, request.fingerprint.backend);
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
+  const double now = runs_.steady_now();
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
-    queue_.set_trainer_abilities(worker.trainer_of, worker.can);
+    queue_.record_trainer(worker.trainer_of, worker.can, now + wait_seconds + kSilentSeconds);
   } else {
-    const double now = runs_.steady_now();
     registry_.record_request(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
   }
   return worker;
@@ -259,29 +263,33 @@ bool Leases::others_speak(const ReplayRow& replay,
       });
 }
 
-// A trainer takes what only it can do, and the rest while there is nobody else for it.
+// Those that have failed the replay or refused it.
+std::set<std::string> Leases::unfit_for(Connection& connection, const ReplayRow& replay) const {
+  std::set<std::string> unfit = queued(connection, replay).refused_by;
+  if (replay.token > 0)
+    unfit.merge(ledger::verifiers_that_failed(connection, replay.run, replay.replay));
+  return unfit;
+}
+
+// A trainer takes what only it can do, and the rest while there is nobody else for it. A verifier
+// leaves what it has failed to the trainer, too.
 bool Leases::better_left_to_others(Connection& connection, const ReplayRow& replay,
                                    const ReplayQueue::Worker& worker) const {
   if (replay.on_trainer) return false;
-  if (worker.trainer_of != 0) {
-    const std::set<std::string> refused = queued(connection, replay).refused_by;
-    return others_speak(replay, [&](const std::string& name) { return !refused.contains(name); });
-  }
-  std::vector<std::string> failed;
-  if (replay.token > 0)
-    failed = ledger::verifiers_that_failed(connection, replay.run, replay.replay);
-  const bool unfit =
-      decide::avoids(replay.avoid, worker.name) || std::ranges::count(failed, worker.name) > 0;
-  return unfit && others_fit(connection, replay, failed);
+  const std::set<std::string> unfit = unfit_for(connection, replay);
+  if (worker.trainer_of != 0)
+    return others_speak(replay, [&](const std::string& name) { return !unfit.contains(name); });
+  const bool has_failed = unfit.contains(worker.name);
+  if (!has_failed && !decide::avoids(replay.avoid, worker.name)) return false;
+  const bool trainer = has_failed && std::ranges::none_of(unfit, is_trainer) &&
+                       queue_.trainer_takes(replay.run, replay.arm, runs_.steady_now());
+  return trainer || others_fit(replay, unfit);
 }
 
-// True when a verifier speaks that has not failed the replay, nor refused it, nor is avoided.
-bool Leases::others_fit(Connection& connection, const ReplayRow& replay,
-                        const std::vector<std::string>& failed) const {
-  const std::set<std::string> refused = queued(connection, replay).refused_by;
+// True when a verifier speaks that is none of these, nor avoided.
+bool Leases::others_fit(const ReplayRow& replay, const std::set<std::string>& unfit) const {
   return others_speak(replay, [&](const std::string& name) {
-    return !decide::avoids(replay.avoid, name) && std::ranges::count(failed, name) == 0 &&
-           !refused.contains(name);
+    return !decide::avoids(replay.avoid, name) && !unfit.contains(name);
   });
 }
 
@@ -325,10 +333,9 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   const WindowRow window = window_of(connection, replay);
   check_steps(result, window);
   if (const std::string missing = left_out(replay, window, result); !missing.empty()) {
-    std::vector<std::string> failed =
-        ledger::verifiers_that_failed(connection, replay.run, replay.replay);
-    failed.push_back(row.verifier);
-    if (!is_trainer(row.verifier) && others_fit(connection, replay, failed)) {
+    std::set<std::string> unfit = unfit_for(connection, replay);
+    unfit.insert(row.verifier);
+    if (!is_trainer(row.verifier) && others_fit(replay, unfit)) {
       const std::string reason = fmt::format("{} {}", kLeftOut, missing);
       ledger::end_lease(connection, lease, row.token, "failed", reason);
       end_on_commit(transaction, lease, "failed");

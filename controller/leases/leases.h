@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "controller/leases/held_leases.h"
@@ -63,13 +64,14 @@ class Leases {
   void watch_unschedulable(Ledger& ledger);
 
  private:
-  void restore_queue(LedgerTransaction& transaction);
+  void restore_runs(LedgerTransaction& transaction, const std::set<int64_t>& runs);
+  void restore_turn(LedgerTransaction& transaction, int64_t run);
   bool others_speak(const ReplayRow& replay,
                     const std::function<bool(const std::string& name)>& may) const;
   bool better_left_to_others(Connection& connection, const ReplayRow& replay,
                              const ReplayQueue::Worker& worker) const;
-  bool others_fit(Connection& connection, const ReplayRow& replay,
-                  const std::vector<std::string>& failed) const;
+  std::set<std::string> unfit_for(Connection& connection, const ReplayRow& replay) const;
+  bool others_fit(const ReplayRow& replay, const std::set<std::string>& unfit) const;
   std::optional<ReplayRow> next_for(LedgerTransaction& transaction, ReplayQueue::Worker& worker);
   void remove_from_queue(LedgerTransaction& transaction, const QueuedReplay& entry,
                          bool on_verifier);

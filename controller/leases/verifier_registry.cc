@@ -6,20 +6,19 @@ namespace gnomon {
 namespace {
 
 constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
-constexpr double kVerifierSilentSeconds = 60;
 
 }  // namespace
 
 void VerifierRegistry::record_request(const std::string& name, VerifierProfile profile,
                                       double waits_until, double now) {
   const std::lock_guard lock(mutex_);
-  entries_[name] = {std::move(profile), std::max(now, waits_until) + kVerifierSilentSeconds};
+  entries_[name] = {std::move(profile), std::max(now, waits_until) + kSilentSeconds};
   forget_silent(now);
 }
 
 void VerifierRegistry::record_contact(const std::string& name, double now) {
   const std::lock_guard lock(mutex_);
-  entries_[name].counts_until = now + kVerifierSilentSeconds;
+  entries_[name].counts_until = now + kSilentSeconds;
   forget_silent(now);
 }
 

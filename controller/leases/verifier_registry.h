@@ -12,6 +12,8 @@
 
 namespace gnomon {
 
+inline constexpr double kSilentSeconds = 60;  // after its last request, and its wait, one counts
+
 class VerifierRegistry {
  public:
   struct Entry {

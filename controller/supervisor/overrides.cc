@@ -140,7 +140,8 @@ void set_policy(WriteContext write, int64_t id, const std::string& toml) {
     record_replaced_policy(connection, write.runs.now(), id, saved ? saved->seq : 0, row->policy);
     ledger::set_policy(connection, id, toml);
     ledger::insert_audit(connection, write.runs.now(), id, "policy_changed", toml);
-    return write.runs.serve_again(write.transaction, id);
+    write.runs.load(write.transaction, id);
+    return;
   }
   CachedRun& run = write.runs.load(write.transaction, id);
   // Directives until now were sent under the old one.

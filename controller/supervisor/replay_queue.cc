@@ -41,15 +41,27 @@ bool ReplayQueue::suits(int64_t run, const std::string& name,
   return terms.believe(name) && (!profile || terms.met_by(profile->labels, profile->can));
 }
 
-void ReplayQueue::set_trainer_abilities(int64_t run, const Abilities& can) {
+void ReplayQueue::record_trainer(int64_t run, const Abilities& can, double counts_until) {
   const std::lock_guard lock(mutex_);
-  if (const auto found = runs_.find(run); found != runs_.end()) found->second.trainer = can;
+  const auto found = runs_.find(run);
+  if (found == runs_.end()) return;
+  found->second.trainer = can;
+  found->second.trainer_counts_until = counts_until;
 }
 
 bool ReplayQueue::trainer_can(int64_t run, const std::string& arm) const {
   const std::lock_guard lock(mutex_);
   const auto found = runs_.find(run);
   return found == runs_.end() || found->second.trainer.can_replay(arm);
+}
+
+bool ReplayQueue::trainer_takes(int64_t run, const std::string& arm, double now) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = runs_.find(run);
+  if (found == runs_.end()) return false;
+  const Run& known = found->second;
+  return known.terms.trainer_replays && known.trainer_counts_until >= now &&
+         known.trainer.can_replay(arm);
 }
 
 void ReplayQueue::add(const QueuedReplay& entry) {
@@ -130,7 +142,9 @@ void ReplayQueue::lease_began(int64_t run, bool of_case) {
 
 void ReplayQueue::lease_ended(int64_t run, double seconds, double now) {
   const std::lock_guard lock(mutex_);
-  Run& it = runs_[run];
+  const auto found = runs_.find(run);
+  if (found == runs_.end() || found->second.leases == 0) return;  // forgotten meanwhile
+  Run& it = found->second;
   --it.leases;
   it.lease_seconds += kNewest * (seconds - it.lease_seconds);
   it.used = it.used * std::exp2((it.used_at - now) / kHalfLifeSeconds) + seconds;

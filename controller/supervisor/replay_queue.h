@@ -90,10 +90,12 @@ class ReplayQueue {
   // known (null) is taken to have it.
   bool suits(int64_t run, const std::string& name, const VerifierProfile* profile) const;
 
-  // The trainer of a known run has said what it can do. Whether it can do this arm, as far as is
-  // known.
-  void set_trainer_abilities(int64_t run, const Abilities& can);
+  // The trainer of a known run asks for replays, and counts as one who does until `counts_until`.
+  void record_trainer(int64_t run, const Abilities& can, double counts_until);
+  // Whether it can do this arm, as far as is known.
   bool trainer_can(int64_t run, const std::string& arm) const;
+  // Whether it asks now and may do this arm in place of verifiers.
+  bool trainer_takes(int64_t run, const std::string& arm, double now) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.
   void add(const QueuedReplay& entry);
@@ -141,6 +143,7 @@ class ReplayQueue {
   struct Run {
     SchedulingTerms terms;
     Abilities trainer;  // what its trainer can do
+    double trainer_counts_until = 0;
     int64_t leases = 0;
     int64_t cases_in_row = 0;              // the newest leases, all of a case
     double lease_seconds = kLeaseSeconds;  // mean of the last ones

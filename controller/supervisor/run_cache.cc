@@ -72,10 +72,11 @@ void RunCache::restore_run(Connection& connection, const RunRow& row) {
   }
 }
 
-void RunCache::serve_again(LedgerTransaction& transaction, int64_t id) {
-  if (const std::optional<RunRow> row = ledger::load_run(transaction.connection(), id))
-    restore_run(transaction.connection(), *row);
-  load(transaction, id);
+// Shows it as a start does. Throws RunSetAside while it cannot be read.
+void RunCache::restore_again(LedgerTransaction& transaction, const RunRow& row,
+                             const std::string& reason) {
+  restore_run(transaction.connection(), row);
+  transaction.on_rollback([this, row, reason] { set_aside_.add_again(row, reason); });
 }
 
 void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
@@ -115,6 +116,8 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
                     fmt::format("{} is being deleted", row->label()),
                     "DELETE of it until it is gone; another run");
   }
+  const std::string set_aside = set_aside_.reason(id);
+  if (!set_aside.empty()) restore_again(transaction, *row, set_aside);
   std::vector<decide::Effect> effects;
   std::vector<std::function<void()>> late_effects;
   const LateEffects late = [&](const std::vector<decide::Effect>& of_event, int64_t seq,
@@ -136,6 +139,7 @@ CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
     save_at_end(transaction, run);
   }
   queue_.set_terms(id, terms_of(connection, run));
+  if (!set_aside.empty() && on_return_) on_return_(transaction, id);
   if (run.life != "live") forget_when_ended(transaction, id);
   return run;
 }

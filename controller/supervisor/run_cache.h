@@ -56,9 +56,10 @@ class RunCache {
   CachedRun& load(LedgerTransaction& transaction, int64_t id);
   // False: the run is set aside, being deleted, or not there.
   bool readable(LedgerTransaction& transaction, int64_t run);
-  // What made the run unreadable has been replaced: reads it, and shows it as a start does. Throws
-  // as load() does.
-  void serve_again(LedgerTransaction& transaction, int64_t id);
+  // Called for a run that was set aside and can be read again, with the write that found that.
+  void on_return(std::function<void(LedgerTransaction&, int64_t run)> call) {
+    on_return_ = std::move(call);
+  }
   // True: load() reads nothing.
   bool has(int64_t run) const { return runs_.contains(run); }
   // A run that is being deleted leaves memory, and after the commit all that is shown of it.
@@ -119,6 +120,7 @@ class RunCache {
 
  private:
   void restore_run(Connection& connection, const RunRow& row);
+  void restore_again(LedgerTransaction& transaction, const RunRow& row, const std::string& reason);
   // What is kept in memory of a run; `late` is called with the effects that it has now.
   CachedRun read_run(Connection& connection, const RunRow& row, const LateEffects& late);
 
@@ -134,6 +136,7 @@ class RunCache {
   std::map<int64_t, CachedRun> runs_;     // the writer's thread only
   std::vector<int64_t> rebuilt_;          // by restore()
   SetAsideRuns set_aside_;
+  std::function<void(LedgerTransaction&, int64_t)> on_return_;
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
   VerdictBoard verdicts_;

@@ -34,6 +34,8 @@ class SetAsideRuns {
 
   // For another reason than its state.
   void add(Connection& connection, const RunRow& run, const std::string& reason);
+  // A write that had mended it was undone.
+  void add_again(const RunRow& run, const std::string& reason) { put(run, reason, 0); }
   // Empty: the run is not set aside, as far as is known.
   std::string reason(int64_t run) const;
   std::vector<Entry> all() const;

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 class DurabilityTest : public ::testing::Test {
  protected:
   void start(const std::string& config) {
-    std::filesystem::create_directory(folder / "backups");
+    std::filesystem::create_directories(folder / "backups");
     write_file_atomically(folder / "gnomond.toml", config);
     daemon.emplace(std::vector<std::string>{"--config", (folder / "gnomond.toml").string()},
                    test_policy());
@@ -91,6 +91,25 @@ TEST_F(DurabilityTest, BackupsAreMadeFromTimeToTimeAndAfterARestartOnlyWhenDue) 
   EXPECT_GT(metric("gnomon_ledger_backup_last_success_timestamp_seconds"), 1.5e9);
   std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   EXPECT_EQ(metric(R"(gnomon_ledger_backups_total{outcome="completed"})"), 0);
+}
+
+// The clock was ahead when these were made.
+TEST_F(DurabilityTest, BackupsOfTheFutureStandInNobodysWay) {
+  std::filesystem::create_directory(folder / "backups");
+  for (const char* name :
+       {"ledger-29990101T000000.000Z.sqlite", "ledger-29990102T000000.000Z.sqlite"}) {
+    const std::filesystem::path file = folder / "backups" / name;
+    write_file_atomically(file, "a ledger");
+    std::filesystem::last_write_time(
+        file, std::filesystem::file_time_type::clock::now() + std::chrono::hours(24 * 365));
+  }
+  start("[backup]\nfolder = \"backups\"\nevery_seconds = 3600.0\nkeep = 2\n");
+  EXPECT_TRUE(eventually(
+      [&] { return metric(R"(gnomon_ledger_backups_total{outcome="completed"})") == 1; }));
+  daemon->client().checked("POST", "/v1/backups", "{}");
+  for (const std::filesystem::path& backup : backups())
+    EXPECT_TRUE(examine_closed_ledger(backup).good()) << backup;
+  EXPECT_EQ(backups().size(), 2u);
 }
 
 TEST_F(DurabilityTest, ABackupThatFailsHarmsNothing) {

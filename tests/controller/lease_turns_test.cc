@@ -197,14 +197,20 @@ TEST_F(LeaseTurnsTest, ARestartQueuesExactlyTheReplaysOnRecord) {
 // Cases and shadows take turns, and a restart begins no new round.
 TEST_F(LeaseTurnsTest, AfterARestartTheTurnIsTheSame) {
   for (int64_t replay = 1; replay <= 3; ++replay) order(replay, decide::kPriorityTriage);
-  order(4, decide::kPriorityShadow);
-  for (int64_t replay = 1; replay <= 2; ++replay) {
+  for (int64_t shadow = 4; shadow <= 13; ++shadow) order(shadow, decide::kPriorityShadow);
+  const auto complete_next = [this](int64_t replay) {
+    clock_ += 1;
     const Lease lease = grant().value();
     EXPECT_EQ(lease.task.replay, replay);
     complete(lease.lease, lease.token);
-  }
+  };
+  for (const int64_t replay : {1, 2, 4, 3}) complete_next(replay);
+  // Leases have no order but that in which they were granted.
+  for (int64_t shadow = 5; shadow <= 12; ++shadow) complete_next(shadow);
+  for (int64_t replay = 14; replay <= 16; ++replay) order(replay, decide::kPriorityTriage);
+  for (const int64_t replay : {14, 15}) complete_next(replay);
   make_controller();
-  EXPECT_EQ(grant().value().task.replay, 4) << "two of a case came before";
+  EXPECT_EQ(grant().value().task.replay, 13) << "two of a case came before";
 }
 
 TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLeased) {

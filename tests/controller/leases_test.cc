@@ -227,7 +227,21 @@ TEST_F(LeasesTest, AQuarantinedVerifierDoesNotBlockOthers) {
   quarantine("broken");
   EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
   fail(grant("v:2").value(), true);
+  EXPECT_FALSE(grant("v:2").has_value()) << "the trainer asks, too";
+  clock_ += 3600;
   EXPECT_EQ(grant("v:2").value().task.replay, 2) << "nobody else may try again";
+}
+
+// A verifier that cannot read the checkpoints may not use up the tries of what the trainer could
+// do.
+TEST_F(LeasesTest, WhatTheOnlyVerifierHasFailedTheTrainerDoes) {
+  verify_inline();
+  EXPECT_FALSE(grant("broken").has_value());  // has asked, so it is there
+  order(1);
+  EXPECT_FALSE(grant_trainer(run_name(run_)).has_value()) << "there is a verifier";
+  fail(grant("broken").value(), true);
+  EXPECT_FALSE(grant("broken").has_value());
+  EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1);
 }
 
 TEST_F(LeasesTest, ATrainerThatOnlyConfirmsDoesNothingThatAVerifierCould) {

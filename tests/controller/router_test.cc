@@ -1,8 +1,10 @@
 #include "controller/api/router.h"
 
 #include <gmock/gmock.h>
+#include <sqlite3.h>
 
 #include "controller/api/server.h"
+#include "storage/ledger_connection.h"
 
 namespace gnomon {
 namespace {
@@ -163,6 +165,15 @@ TEST(ListenTest, TakesAnAddressAndAPort) {
   for (const char* bad : {"127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1", "host:1"}) {
     EXPECT_THROW(parse_listen(bad), ConfigError) << bad;
   }
+}
+
+TEST(ResponseTest, AReadThatTookTooLongIsNoFailedWrite) {
+  const auto interrupted =
+      std::make_exception_ptr(LedgerError("cannot read: it took too long", SQLITE_INTERRUPT));
+  const Response response = response_for(interrupted);
+  EXPECT_EQ(response.status, 400) << "the same request would take as long again";
+  EXPECT_THAT(response.body, HasSubstr("Too much at once"));
+  EXPECT_EQ(response_for(std::make_exception_ptr(LedgerError("no", SQLITE_IOERR))).status, 503);
 }
 
 }  // namespace

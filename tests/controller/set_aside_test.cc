@@ -12,8 +12,10 @@ namespace gnomon {
 namespace {
 
 using test::eventually;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 
 class SetAsideTest : public ApiTest {
  protected:
@@ -214,6 +216,9 @@ TEST_F(LostRunTest, TheDaemonRepairsTheLedgerFromMemory) {
 
 // Another version had a key that this one does not have.
 TEST_F(LostRunTest, APolicyThatCannotBeReadCanBeReplaced) {
+  restart();
+  trainer.train(26, 30);  // a window that waits
+  daemon.kill();
   edit("UPDATE runs SET policy = '[window]' || char(10) || 'absent = 1' WHERE id = 1");
   restart();
   EXPECT_EQ(get("/v1/runs").at(0).at("phase"), "set_aside");
@@ -222,12 +227,19 @@ TEST_F(LostRunTest, APolicyThatCannotBeReadCanBeReplaced) {
   EXPECT_EQ(refused("PUT", trainer.path("/policy"), "[window]\nabsent = 2\n").status, 400);
   trainer.client().checked("PUT", trainer.path("/policy"), test_policy());
   EXPECT_EQ(metric("gnomon_runs_set_aside"), 0);
-  EXPECT_EQ(trainer.post_steps({{test_step(26)}}).accepted, 1);
-  EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), 26);
+  EXPECT_EQ(metric("gnomon_leases_active"), 1) << "the one from before";
+  std::vector<std::pair<std::string, int64_t>> leased;
+  while (const std::optional<Lease> lease = verifier.lease()) {
+    leased.emplace_back(lease->task.run, lease->task.start_step);
+    verifier.complete(*lease, 0.001);
+  }
+  EXPECT_THAT(leased, Contains(Pair("run-1", 25)));
+  EXPECT_EQ(trainer.post_steps({{test_step(31)}}).accepted, 1);
+  EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), 31);
   verifier.complete(held, 0.001);
   EXPECT_EQ(daemon.stop(), 0);
   restart();
-  EXPECT_EQ(trainer.post_steps({{test_step(27)}}).accepted, 1) << "a start after it";
+  EXPECT_EQ(trainer.post_steps({{test_step(32)}}).accepted, 1) << "a start after it";
 }
 
 // The operator takes leave of it.
