@@ -69,6 +69,10 @@ void backup_by_daemon(const FileOptions& options, const ClientOptions& access) {
                       "no name beside --url: gnomond writes into the folder that its configuration "
                       "names");
   }
+  if (options.compact) {
+    throw ConfigError("", 0, "--compact", "with --url",
+                      "it beside --ledger; gnomond makes whole copies");
+  }
   Server server(access);
   print_line(stderr,
              "gnomon: {} is asked for a backup; it answers when the copy is made and every page "

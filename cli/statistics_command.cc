@@ -12,6 +12,8 @@
 namespace gnomon::cli {
 namespace {
 
+constexpr size_t kStepsAtOnce = 1000;  // that the daemon sends
+
 struct StatisticsOptions {
   ServerOptions server;
   std::string site;
@@ -37,6 +39,7 @@ std::string query_of(const StatisticsOptions& options) {
   if (!options.tensor.empty()) query += "&tensor=" + percent_encoded(options.tensor);
   if (options.from >= 0) query += fmt::format("&from={}", options.from);
   if (options.to >= 0) query += fmt::format("&to={}", options.to);
+  if (options.from >= 0 || options.to >= 0) query += fmt::format("&limit={}", kStepsAtOnce);
   return query;
 }
 
@@ -46,6 +49,9 @@ void show(const StatisticsOptions& options) {
   const std::string run = server.resolve_run(options.server.run);
   const boost::json::array reports =
       server.get_list("/v1/runs/" + run + "/statistics" + query_of(options));
+  if (reports.size() >= kStepsAtOnce)
+    fmt::print(stderr, "gnomon: these are the newest {} of the steps that you asked for\n",
+               reports.size());
   if (options.server.json) {
     fmt::print("{}", pretty_json(reports));
     return;

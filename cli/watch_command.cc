@@ -79,7 +79,10 @@ class Watcher {
       if (away_since_) print_line(kGreen, "the controller is back");
       away_since_.reset();
       return ended;
-    } catch (const ConnectionError& error) {
+    } catch (const Error& error) {
+      const auto* answer = dynamic_cast<const ApiError*>(&error);
+      const bool busy = answer != nullptr && !answer->refuses_token() && may_pass(answer->status());
+      if (!busy && dynamic_cast<const ConnectionError*>(&error) == nullptr) throw;
       if (!away_since_) {
         away_since_ = Clock::now();
         print_line(kYellow, "the controller does not answer; training goes on without it");

@@ -32,5 +32,12 @@ TEST(LedgerBackup, OfAFileShowsHowMuchIsCopied) {
   EXPECT_THAT(done.errors, HasSubstr("MiB copied 1/1 100%  checking every page"));
 }
 
+TEST(LedgerBackup, OnlyOfAFileIsOneCompact) {
+  const EndedProcess done =
+      run_gnomon({"ledger", "backup", "--url", "http://127.0.0.1:9", "--compact"});
+  EXPECT_EQ(done.status, 2);
+  EXPECT_THAT(done.errors, HasSubstr("--compact"));
+}
+
 }  // namespace
 }  // namespace gnomon::cli

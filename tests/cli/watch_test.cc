@@ -5,6 +5,7 @@
 #include "protocol/json.h"
 #include "tests/controller/fake_clients.h"
 #include "tests/controller/registration.h"
+#include "tests/protocol/http_test_server.h"
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/temporary_directory.h"
@@ -60,6 +61,21 @@ TEST(WatchTest, SaysWhyAWindowIsSkipped) {
     printed = read_file(folder.path() / "output");
     return printed.find(", skipped: 4 windows are open already") != std::string::npos;
   })) << printed;
+}
+
+// As behind a proxy while the daemon starts again.
+TEST(WatchTest, WaitsWhileAnswersSayThatItMayPass) {
+  test::HttpTestServer server([](const test::HttpRequest& request) {
+    if (request.target == "/version") return test::HttpReply{200, R"({"name":"gnomond"})"};
+    if (request.target == "/v1/runs") return test::HttpReply{200, R"([{"run":"run-1"}])"};
+    return test::HttpReply{503, "{}"};
+  });
+  test::TemporaryDirectory folder;
+  test::ChildProcess watch({GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--patience",
+                            "0.2", "--url", server.url()},
+                           folder.path() / "output");
+  EXPECT_NE(watch.wait(), 0);
+  EXPECT_THAT(read_file(folder.path() / "output"), HasSubstr("the controller does not answer"));
 }
 
 }  // namespace
