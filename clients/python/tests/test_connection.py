@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import subprocess
 import threading
 import time
@@ -120,6 +121,12 @@ def test_waiting_times_double_and_obey_what_was_asked() -> None:
     backoff.reset()
     assert backoff.next() <= 0.1
     assert asked_pause(ApiError(503, "busy", retry_after=600)) == 60
+
+
+def test_waiting_leaves_the_program_s_random_numbers_alone() -> None:
+    before = random.getstate()
+    Backoff().next()
+    assert random.getstate() == before
 
 
 @pytest.fixture

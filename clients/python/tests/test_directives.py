@@ -276,6 +276,63 @@ def test_a_rollback_loads_the_checkpoint_and_begins_the_next_attempt(
     run._close(0)
 
 
+def test_a_directive_that_waited_for_the_controller_is_not_undone_by_its_return(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, on_rollback=lambda to: None)
+    assert run._lead is not None
+    take_steps(run, 3)
+    run._lead.contact.failed()
+    run._attend()
+    take_steps(run, 1)
+    assert run.plan.version == -1
+    run._lead.contact.succeeded()
+    run._lead._inbox = Inbox(rollback(1, 3, "/ck-3", BLOCK, 5))  # type: ignore[assignment]
+    run._attend()
+    take_steps(run, 1)
+    assert (run.plan.version, run.newest_step) == (5, 4)
+    run._close(0)
+
+
+def test_a_trainer_that_must_be_restarted_for_bf16_says_no_bf16(tmp_path: pathlib.Path) -> None:
+    restart = gnomon.Capabilities(when="restart", rollback="restart")
+    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, capabilities=restart)
+    assert run._lead is not None
+    run._lead.contact.failed()
+    run._attend()
+    take_steps(run, 2)
+    assert run.plan.version == 1
+    assert "plan_without_controller" not in " ".join(answers(run))
+    run._close(0)
+
+
+def test_a_restart_after_a_rollback_forgets_the_branch_that_was_left(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Also where the rollback itself was a restart."""
+    restart = gnomon.Capabilities(when="restart", rollback="restart")
+    run = offline(tmp_path, capabilities=restart)
+    for step in (1, 2):
+        take_steps(run, 1)
+        (tmp_path / f"ck-{step}").touch()
+        run.checkpoint(tmp_path / f"ck-{step}")
+    assert run._lead is not None
+    order = rollback(1, 1, str(tmp_path / "ck-1"))
+    run._lead._inbox = Inbox(order)  # type: ignore[assignment]
+    run._attend()
+    with pytest.raises(gnomon.RestartRequired):
+        take_steps(run, 1)
+    run._close(0)
+    again = offline(tmp_path, capabilities=restart)
+    again.start_from(1)
+    take_steps(again, 1)  # and it is killed
+    again._close(0)
+    third = offline(tmp_path, capabilities=restart)
+    assert third.resume_from is not None
+    assert third.resume_from.step == 1
+    third._close(0)
+
+
 def test_a_batch_of_another_step_is_not_trained_on_after_a_rollback(tmp_path: pathlib.Path) -> None:
     run = offline(tmp_path, rollback(1, 0, "/ck-0"), on_rollback=lambda to: None)
     with pytest.raises(gnomon.RolledBack, match=r"rolled back to step 0: go on with .* step 1"):

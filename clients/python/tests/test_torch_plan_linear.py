@@ -73,6 +73,16 @@ def test_fp8_is_near_bf16_and_not_it(recipe: str) -> None:
     assert not torch.equal(in_fp8[0], in_bf16[0])
 
 
+def test_a_layer_may_get_no_rows() -> None:
+    """As an expert that no token is sent to."""
+    model = make_model()
+    adopt(model, FP8)
+    model(X[:0]).sum().backward()
+    assert not any(
+        parameter.grad is None or parameter.grad.any() for parameter in model.parameters()
+    )
+
+
 def test_a_plan_in_bf16_has_the_bits_of_nn_linear() -> None:
     model = make_model()
     want = bits(copy.deepcopy(model), X)

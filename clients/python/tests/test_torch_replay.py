@@ -17,7 +17,7 @@ from gnomon.plan import PrecisionPlan
 from gnomon.replay_process import ProcessReplayer
 from gnomon.torch import Fault, Job, checkpoint, make_verifier, replay, weights_hash
 from gnomon.torch.fingerprint import fingerprint
-from gnomon.torch.replay import reordered, standard_error
+from gnomon.torch.replay import load_checkpoint, reordered, standard_error
 from gnomon.verify import ReplayTask
 
 FP8 = PrecisionPlan.fp8()
@@ -161,6 +161,25 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: pathlib.Path) -> None:
     (path / "manifest.json").unlink()
     with pytest.raises(checkpoint.DamagedCheckpoint, match="manifest"):
         checkpoint.read(path)
+
+
+def test_gradients_of_a_replay_that_failed_do_not_enter_the_next(tmp_path: pathlib.Path) -> None:
+    job = make_job()
+    path = save(job, tmp_path / "c", 0)
+    for parameter in job.model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    load_checkpoint(job, path, 0)
+    assert all(parameter.grad is None for parameter in job.model.parameters())
+
+
+def test_numbers_of_numpy_in_a_state_can_be_read_again(tmp_path: pathlib.Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    job = make_job()
+    optimizer = job.state["optimizer"]
+    optimizer.param_groups[0]["lr"] = numpy.float64(0.5)  # type: ignore[attr-defined]
+    fresh = make_job()
+    checkpoint.load(save(job, tmp_path / "c", 0), model=fresh.model, state=fresh.state)
+    assert fresh.state["optimizer"].param_groups[0]["lr"] == 0.5  # type: ignore[attr-defined]
 
 
 def test_a_checkpoint_restores_all_of_a_job(tmp_path: pathlib.Path) -> None:

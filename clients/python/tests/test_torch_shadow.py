@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import gnomon
 from gnomon.plan import PrecisionPlan
 from gnomon.torch import Fault, Shadow, ShadowWindow, Snapshot, adopt, set_step, weights_hash
 from gnomon.torch.snapshot import Place
+from gnomon.verify import ReplayResult
 
 
 def make_shadow(**options: Any) -> tuple[Shadow, Any, Any]:
@@ -71,6 +73,25 @@ def test_the_run_has_the_bits_of_one_without_a_shadow(place: Place, tmp_path: pa
         assert not window.reproduces("bf16")
         assert same.start_loss_plan != same.start_loss_bf16
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_snapshot_on_disk_leaves_nothing_whoever_ends(tmp_path: pathlib.Path) -> None:
+    model, optimizer, scheduler = make_parts()
+    taken = Snapshot(model, optimizer, [scheduler], "disk", tmp_path)
+    assert list(tmp_path.iterdir()) == []  # a crash could not take it away
+    want = weights_hash(model)
+    make_step(model, optimizer, scheduler)(batch_of(1))
+    taken.restore()
+    taken.restore()
+    assert weights_hash(model) == want
+    taken.close()
+
+
+def test_a_shadow_that_diverges_has_no_gap() -> None:
+    result = ReplayResult(steps=(), run_end_loss_bf16=2.3)
+    window = ShadowWindow(0, [], "", {"bf16": result})
+    assert math.isnan(window.gap())
+    assert math.isnan(window.gap_percent)
 
 
 def test_the_shadow_is_the_bf16_run() -> None:

@@ -15,9 +15,6 @@ from typing import Any
 
 from gnomon.device_copy import DeviceCopy
 
-# A host's buffer up to this size is copied in the loop; a longer one is kept.
-COPIED_BYTES_MAX = 256 << 10
-
 
 def batch_hash(batch: Any) -> str:
     """The hash of a batch; empty for None. Raises TypeError for what has no bytes."""
@@ -29,14 +26,13 @@ def batch_hash(batch: Any) -> str:
 
 
 def capture_batch(batch: Any) -> Any:
-    """What can be hashed later although the loop uses its buffers again: cheap copies."""
+    """What can be hashed later although the loop uses its buffers again: copies."""
     if isinstance(batch, bytes | str):
         return batch
     if hasattr(batch, "detach"):
         if batch.is_cuda:
             return DeviceCopy(batch)
-        small = batch.numel() * batch.element_size() <= COPIED_BYTES_MAX
-        return _tensor_bytes(batch) if batch.device.type == "cpu" and small else batch.detach()
+        return _tensor_bytes(batch) if batch.device.type == "cpu" else batch.detach().clone()
     if isinstance(batch, Mapping):
         if "input_ids" in batch:
             return capture_batch(batch["input_ids"])
@@ -47,10 +43,9 @@ def capture_batch(batch: Any) -> Any:
         plain = not batch or isinstance(batch[0], int | float)
         return list(batch) if plain else [capture_batch(each) for each in batch]
     try:
-        view = memoryview(batch)
+        return memoryview(batch).tobytes()
     except TypeError:
         return batch
-    return view.tobytes() if view.nbytes <= COPIED_BYTES_MAX else batch
 
 
 def _update(digest: Any, batch: Any) -> None:

@@ -86,7 +86,10 @@ class Answer:
 
     status: int
     body: bytes
-    next_page: str = ""  # target of the page that follows, of the header Link
+
+
+# Not the program's generator: a step may draw from that.
+_random = random.Random()
 
 
 class Backoff:
@@ -101,7 +104,7 @@ class Backoff:
         """The next time to wait: at least half of the bound, and at least `asked`."""
         bound = self._bound
         self._bound = min(self._bound * 2, self._longest)
-        return max(random.uniform(bound / 2, bound), random.uniform(asked, asked * 1.25))
+        return max(_random.uniform(bound / 2, bound), _random.uniform(asked, asked * 1.25))
 
     def reset(self) -> None:
         self._bound = self._first
@@ -137,7 +140,7 @@ class Connection:
             self.close()  # the next request reads the token anew
         if status >= 400:
             raise _api_error(method, target, status, headers, content)
-        return Answer(status, content, _next_page(headers))
+        return Answer(status, content)
 
     def cancel(self) -> None:
         """From any thread: the request in flight, or else the next one, fails at once."""
@@ -333,8 +336,3 @@ def _api_error(
     path = target.split("?", 1)[0]
     message = f"{method} {path}: {status} {words}"
     return ApiError(status, message, title, detail, accepted, retry_after)
-
-
-def _next_page(headers: http.client.HTTPMessage) -> str:
-    link = str(headers.get("Link", ""))
-    return link[1 : link.index(">")] if link.startswith("<") and 'rel="next"' in link else ""

@@ -30,9 +30,6 @@ class Description:
                 f"{connection.url}/openapi.json is no description of a gnomond"
             ) from None
 
-    def has(self, message: str, member: str) -> bool:
-        return member in self._members(message)
-
     def requires(self, message: str, member: str) -> bool:
         return member in self._schemas.get(message, {}).get("required", ())
 

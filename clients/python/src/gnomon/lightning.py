@@ -8,6 +8,9 @@
     trainer = Trainer(callbacks=[GnomonCallback(run), ModelCheckpoint(every_n_train_steps=100)])
     trainer.fit(module, loader, ckpt_path=run.resume_from.checkpoint if run.resume_from else None)
 
+With several ranks start them with torchrun, and call `torch.distributed.init_process_group` before
+`gnomon.init`; the Trainer takes the group that is there.
+
 A plan takes effect at the next step. A rollback ends the process with status 75 (RestartRequired);
 started again, the lines above go on from the checkpoint that the controller has named, so let
 ModelCheckpoint keep what a window may still need (`save_top_k=-1`).

@@ -2,7 +2,7 @@
 
     write_precision_config("precision.yaml", plan, sites)   # for --te-precision-config-file
 
-    live = LiveModules(model)                      # or LiveLayers(config, sites) where no module
+    live = LiveModules(model)    # or LiveLayers(sites, recipe) and its install(), where no module
     run = gnomon.init(..., sites=live.sites, plan=plan, on_plan=live.set_plan,   # has finish_init
                       capabilities=live.capabilities)
 

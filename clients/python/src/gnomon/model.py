@@ -42,7 +42,7 @@ def parameters_of(model: Any) -> int:
     return sum(int(each.numel()) for each in model.parameters())
 
 
-def own_fingerprint(world_size: int = 1) -> Fingerprint:
+def own_fingerprint() -> Fingerprint:
     """Of this process, as far as it is known without an import; PyTorch where it is imported."""
     libraries = [f"Python {platform.python_version()}"]
     device, backend = _processor(), "cpu"
@@ -56,7 +56,7 @@ def own_fingerprint(world_size: int = 1) -> Fingerprint:
             libraries.append(f"CUDA {torch.version.cuda}")
     text = ", ".join(libraries)[:_LIBRARIES_MAX]
     build = f"gnomon-client {_version()}"
-    return Fingerprint(device[:_TEXT_MAX], backend, text, build, max(world_size, 1), threads)
+    return Fingerprint(device[:_TEXT_MAX], backend, text, build, 1, threads)
 
 
 def marked_inexact(fingerprint: Fingerprint, source: str) -> Fingerprint:

@@ -50,8 +50,7 @@ def find_ranks(rank: int | None, broadcast: Broadcast | None, every: int) -> Ran
     if every < 1:
         raise ConfigError("broadcast_every", str(every), "a number of steps from 1 on")
     if broadcast is not None:
-        own = int(os.environ.get("RANK", "0")) if rank is None else rank
-        return Ranks(own, broadcast, every)
+        return Ranks(_own_rank(rank), broadcast, every)
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         if distributed.get_world_size() == 1:
@@ -63,7 +62,7 @@ def find_ranks(rank: int | None, broadcast: Broadcast | None, every: int) -> Ran
             return values[0]
 
         return Ranks(distributed.get_rank(), broadcast_object, every)
-    own = int(os.environ.get("RANK", "0")) if rank is None else rank
+    own = _own_rank(rank)
     if own != 0:
         accepted = (
             f"a function that gives all ranks what rank 0 called it with, since this is rank {own} "
@@ -71,3 +70,9 @@ def find_ranks(rank: int | None, broadcast: Broadcast | None, every: int) -> Ran
         )
         raise ConfigError("broadcast", "None", accepted)
     return Ranks()
+
+
+def _own_rank(rank: int | None) -> int:
+    """Lightning's launcher sets LOCAL_RANK alone for the processes that it starts."""
+    said = os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))
+    return int(said) if rank is None else rank

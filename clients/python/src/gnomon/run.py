@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 from gnomon import boundary
-from gnomon.connection import ClientOptions
 from gnomon.errors import ConfigError, GnomonError, RolledBack, Stopped
 from gnomon.outbox import QUEUE_MAX
 from gnomon.plan import PrecisionPlan
@@ -130,11 +129,6 @@ class Run:
     def id(self) -> str | None:
         """The run's name at the controller, like "run-3"; None until it has answered."""
         return self._lead.run_id if self._lead is not None else None
-
-    @property
-    def client_options(self) -> ClientOptions | None:
-        """How the controller is reached, for others of this process; None where it is not."""
-        return self._lead.client_options if self._lead is not None else None
 
     @property
     def newest_step(self) -> int:

@@ -6,6 +6,7 @@ back here with what became of it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import pathlib
@@ -37,6 +38,8 @@ from gnomon.step import report_of
 
 PLAN_WITHOUT_CONTROLLER = -1
 _VERSIONS_MAX = 64
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SAVE_SECONDS = 60.0
 
 
 @dataclass
@@ -133,10 +136,6 @@ class Supervision:
         )
 
     @property
-    def client_options(self) -> ClientOptions | None:
-        return None if self._options.offline else self._options.client
-
-    @property
     def run_id(self) -> str | None:
         return (self._reporter.wait_for_run(0) or None) if self._reporter else None
 
@@ -149,6 +148,9 @@ class Supervision:
         """What to do next at this boundary; where nothing is left, whether the loop waits."""
         if self._reporter is not None and self._reporter.replaced is not None:
             return [Decision("replaced", reason=self._reporter.replaced)], False
+        # The controller is back: its directives come after the plan that was in force before.
+        if self.plan_before_loss and self.contact.away_seconds() == 0:
+            return [Decision("plan_again", plan=self.plan_before_loss)], False
         decisions: list[Decision] = []
         # One at a time: what it does counts for the next one.
         while not decisions and self._inbox is not None:
@@ -163,8 +165,6 @@ class Supervision:
         if not decisions and action == "bf16" and lost and not self.plan_before_loss:
             text = PrecisionPlan.bf16(PLAN_WITHOUT_CONTROLLER).to_toml()
             decisions.append(Decision("bf16", plan=text))
-        if self.plan_before_loss and self.contact.away_seconds() == 0:
-            decisions.append(Decision("plan_again", plan=self.plan_before_loss))
         waits = self.state.paused or (action == "pause" and lost) or self.outbox.blocked
         return decisions, waits
 
@@ -190,6 +190,7 @@ class Supervision:
             attempt.host = os.uname().nodename
             attempt.time = time.time()
             self.state.attempts.append(attempt)
+            self.state.roll_back(base_step)
             self.state.finished = ""
             self._apply_plan(plan, base_step + 1)
             self.save()
@@ -209,7 +210,6 @@ class Supervision:
             ack = self._ack("applied", newest_step, "")
             self._remember(directive, ack)
             self.plan_before_loss = ""
-            self.state.roll_back(directive.to_step or 0)
             self.outbox.put(ack_target(directive.number), ack)
             self.begin_attempt("rollback", directive.to_step or 0, plan)
 
@@ -330,15 +330,20 @@ class Supervision:
         self._lock_file.close()
 
     def save(self) -> None:
-        """Waits while the disk is full: a directive would be applied twice otherwise."""
+        """Waits while the disk is full: a directive would be applied twice otherwise. What else
+        the disk refuses is tried for a minute. Raises OSError.
+        """
+        give_up = time.monotonic() + _SAVE_SECONDS
         complained = False
         while True:
             try:
                 with self._lock:
                     return self.state.save(self._state_file)
             except OSError as error:
+                if error.errno not in _NO_ROOM and time.monotonic() >= give_up:
+                    raise
                 if not complained:
-                    self._log.error("TRAINING WAITS for room on the disk: %s", error)
+                    self._log.error("TRAINING WAITS, the run's state is not written: %s", error)
                 complained = True
                 time.sleep(0.5)
 
@@ -387,9 +392,13 @@ class Supervision:
         return self.state.pending.number if self.state.pending is not None else 0
 
     def _absence(self) -> tuple[str, bool]:
-        """What to do without a controller, and whether it has been away for long enough."""
+        """What to do without a controller, and whether it has been away for long enough. A trainer
+        that would have to be started again for BF16 goes on as it is."""
         policy = self._reporter.registered if self._reporter is not None else None
         action = self._options.on_loss or (policy.on_loss if policy else None) or "continue"
+        can = self._options.registration.capabilities
+        if action == "bf16" and can is not None and can.when == "restart":
+            action = "continue"
         grace = self._options.grace_seconds
         if grace is None:
             stated = policy.grace_seconds if policy is not None else None

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import pathlib
+import pickle
 import shutil
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -62,7 +63,7 @@ def save(
         "step": step,
         "plan": plan.to_toml(),
         "model": unwrapped(model).state_dict(),
-        "state": {name: each.state_dict() for name, each in (state or {}).items()},
+        "state": {name: _plain(each.state_dict()) for name, each in (state or {}).items()},
         "random": random_state(),
     }
     with open(partial / _STATE, "wb") as file:
@@ -114,7 +115,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         if _hash_of(directory / _STATE) != said["blake2b"]:
             raise DamagedCheckpoint(f"{directory / _STATE}: not of the hash {said['blake2b']}")
         content = torch.load(directory / _STATE, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         raise DamagedCheckpoint(
             f"{directory}: not a checkpoint of the format torch ({error})"
         ) from error
@@ -133,6 +134,15 @@ def unwrapped(model: nn.Module) -> nn.Module:
         ):
             return model
         model = inner
+
+
+def _plain(value: Any) -> Any:
+    """Returns a state with NumPy's numbers as Python's: `weights_only` reads no others."""
+    if type(value) is dict:
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(each) for each in value)
+    return value.item() if type(value).__module__ == "numpy" and value.ndim == 0 else value
 
 
 def _hash_of(path: pathlib.Path) -> str:

@@ -10,14 +10,14 @@ import torch
 
 
 def random_state() -> dict[str, Any]:
-    """Returns the state of PyTorch's generators (the CPU's and every visible GPU's), of Python's
+    """Returns the state of PyTorch's generators (the CPU's and the current GPU's), of Python's
     `random`, and of NumPy's global generator where NumPy is in use: tensors and plain values.
     """
     version, words, gauss = random.getstate()
     numpy: Any = sys.modules.get("numpy")
     state: dict[str, Any] = {
         "cpu": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
         "python": [version, list(words), gauss],
         "numpy": None,
     }
@@ -31,7 +31,7 @@ def set_random_state(state: dict[str, Any]) -> None:
     """Puts back what `random_state` has returned."""
     torch.set_rng_state(state["cpu"])
     if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+        torch.cuda.set_rng_state(state["cuda"][0])  # older checkpoints have one of every GPU
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     numpy: Any = sys.modules.get("numpy")

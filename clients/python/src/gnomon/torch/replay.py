@@ -119,11 +119,14 @@ def replay(
 
 
 def load_checkpoint(job: Job, path: str, step: int) -> None:
-    """Puts the job into the state of a checkpoint of the format `torch`, under its plan."""
+    """Puts the job into the state of a checkpoint of the format `torch`, under its plan. What a
+    replay that failed has left of gradients goes.
+    """
     found, plan = checkpoint.load(path, model=job.model, state=job.state)
     if found != step:
         raise checkpoint.DamagedCheckpoint(f"{path} is of step {found}, not {step}")
     set_plan(job.model, plan)
+    job.model.zero_grad(set_to_none=True)
 
 
 def replay_steps(

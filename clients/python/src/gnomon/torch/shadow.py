@@ -1,8 +1,9 @@
 """A BF16 shadow in the training process itself: no verifier, no checkpoint.
 
     shadow = Shadow(model, optimizer, scheduler, train_step=train_step, evaluate=evaluate)
-    for batch in loader:
-        with run.step(batch=batch) as s:
+    while run.newest_step < steps:
+        with run.step() as s:  # its number may have gone back
+            s.batch(batch := batch_of(s.step))
             loss, norm = shadow.step(batch)
             s.log(loss=loss, grad_norm=norm)
         shadow.verify()
@@ -19,6 +20,7 @@ checkpoints whose URI begins with `memory:`, and `verify` answers the leases of 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,14 +54,16 @@ class ShadowWindow:
     results: Mapping[str, ReplayResult]
 
     def gap(self, arm: str = "bf16") -> float:
-        """Returns how much worse the run's end is than the arm's: held-out loss in BF16, nats."""
+        """Returns how much worse the run's end is than the arm's: held-out loss in BF16, nats; NaN
+        where a replay did not come to its end, since a step of it was not finite.
+        """
         result = self.results[arm]
-        return (result.run_end_loss_bf16 or 0.0) - (result.replay_end_loss_bf16 or 0.0)
+        return _number(result.run_end_loss_bf16) - _number(result.replay_end_loss_bf16)
 
     @property
     def gap_percent(self) -> float:
-        """100 · gap / loss of the BF16 shadow: the controller's D."""
-        return 100 * self.gap() / (self.results["bf16"].replay_end_loss_bf16 or 1.0)
+        """100 · gap / loss of the BF16 shadow: the controller's D. NaN as `gap` is."""
+        return 100 * self.gap() / _number(self.results["bf16"].replay_end_loss_bf16)
 
     def reproduces(self, arm: str = "same") -> bool:
         """Returns whether the arm's weights have the bits of the run's behind the last step."""
@@ -301,3 +305,7 @@ def _listed(scheduler: Stateful | Sequence[Stateful] | None) -> Sequence[Statefu
     if scheduler is None:
         return ()
     return scheduler if isinstance(scheduler, Sequence) else (scheduler,)
+
+
+def _number(loss: float | None) -> float:
+    return math.nan if loss is None else loss

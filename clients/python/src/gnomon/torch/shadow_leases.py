@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from gnomon.connection import Backoff, ClientOptions, asked_pause
-from gnomon.errors import GnomonError
+from gnomon.connection import Backoff, asked_pause
+from gnomon.errors import SERVER_ERRORS_MAX, ApiError, ConfigError, GnomonError
 from gnomon.leases import LeaseClient, LeaseKeeper
 from gnomon.records import Lease, LeaseRequest
 from gnomon.replay_check import check_result, message_of
@@ -21,7 +21,7 @@ from gnomon.verify import LeaseLost, ReplayResult, ReplayTask, Unsupported
 log = logging.getLogger("gnomon")
 
 _POLL_SECONDS = 20.0
-_ANSWER_TRIES = 20
+_LAST_SECONDS = 5.0
 
 
 class ShadowLeases:
@@ -30,20 +30,19 @@ class ShadowLeases:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._waiting: queue.Queue[tuple[Lease, LeaseKeeper]] = queue.Queue(1)
+        self._answers: queue.Queue[ReplayResult | Exception | None] = queue.Queue()
         self._stopping = threading.Event()
-        self._done = threading.Event()  # the lease at hand is answered: ask for another one
-        self._done.set()
         self._client: LeaseClient | None = None
-        self._options: ClientOptions | None = None
         lead = run._lead
         if rank() == 0 and lead is not None and not lead._options.offline:
             self._options = lead._options.client
             self._fingerprint = lead._options.registration.fingerprint
             self._client = LeaseClient(self._options)
-            threading.Thread(target=self._ask, name="gnomon-shadow", daemon=True).start()
+            self._thread = threading.Thread(target=self._work, name="gnomon-shadow", daemon=True)
+            self._thread.start()
 
     def serve(self, answer: Callable[[ReplayTask], ReplayResult]) -> None:
-        """Has `answer` do the replay that waits, if there is one, and sends what came of it.
+        """Has `answer` do the replay that waits, if there is one; a thread sends what came of it.
         All ranks call it together. What `answer` raises is reported as the replay's failure, and
         training goes on; one of several ranks raises it, since the others are in the replay.
         """
@@ -53,60 +52,35 @@ class ShadowLeases:
         message = broadcast(lease.task if lease is not None else None)
         if message is None:
             return
-        failure: Exception | None = None
-        result = None
+        outcome: ReplayResult | Exception
         try:
             task = ReplayTask.of(message)
             if keeper is not None and not is_together():
                 # One of several ranks may not leave a replay that the others are in.
                 task = ReplayTask.of(message, keeper.check, keeper.progress)
-            result = check_result(task, answer(task))
+            outcome = check_result(task, answer(task))
         except Exception as error:
-            failure = error
-        if lease is not None and keeper is not None:
-            keeper.close()
-            if not keeper.lost:
-                self._send(lease, result, failure)
-            self._done.set()
-        if failure is not None and not isinstance(failure, GnomonError) and is_together():
-            raise failure
+            outcome = error
+        if lease is not None:
+            self._answers.put(outcome)
+        own = isinstance(outcome, GnomonError)
+        if is_together() and isinstance(outcome, Exception) and not own:
+            raise outcome
 
     def close(self) -> None:
-        """Asks for nothing more."""
+        """Asks for nothing more. An answer that is not sent yet has one try."""
         self._stopping.set()
-        self._done.set()
+        self._answers.put(None)
         if self._client is not None:
             self._client.connection.cancel()
-        while not self._waiting.empty():
-            self._waiting.get()[1].close()
+            self._thread.join(_LAST_SECONDS)
 
-    def _send(self, lease: Lease, result: ReplayResult | None, failure: Exception | None) -> None:
-        assert self._options is not None
-        client, backoff = LeaseClient(self._options), Backoff()
-        for _ in range(_ANSWER_TRIES):
-            try:
-                if result is not None:
-                    its = message_of(result, lease.token, time.time(), self._fingerprint)
-                    return client.complete(lease, its)
-                unsupported = isinstance(failure, Unsupported)
-                if not isinstance(failure, LeaseLost):
-                    log.error("lease %d: %s", lease.lease, failure, exc_info=failure)
-                    reason = str(failure) or type(failure).__name__
-                    client.fail(lease, reason, retryable=False, unsupported=unsupported)
-                return
-            except GnomonError as error:
-                if not getattr(error, "may_pass", True):
-                    return log.warning("lease %d: the answer was refused: %s", lease.lease, error)
-                time.sleep(backoff.next(asked_pause(error)))
-
-    def _ask(self) -> None:
+    def _work(self) -> None:
         """The thread: one lease at a time."""
         assert self._client is not None
-        assert self._options is not None
         backoff = Backoff()
         name = f"trainer:{os.uname().nodename}:{os.getpid()}"[:200]
         while not self._stopping.is_set():
-            self._done.wait()
             run = self._run.id
             if run is None:
                 self._stopping.wait(0.2)
@@ -120,6 +94,34 @@ class ShadowLeases:
                     self._stopping.wait(backoff.next(asked_pause(error)))
                 continue
             backoff.reset()
-            if lease is not None and not self._stopping.is_set():
-                self._done.clear()
-                self._waiting.put((lease, LeaseKeeper(self._options, lease, log)))
+            if lease is None:
+                continue
+            keeper = LeaseKeeper(self._options, lease, log)
+            self._waiting.put((lease, keeper))
+            outcome = self._answers.get()
+            if outcome is not None and not keeper.lost:
+                self._send(lease, keeper, outcome)
+            keeper.close()
+
+    def _send(self, lease: Lease, keeper: LeaseKeeper, outcome: ReplayResult | Exception) -> None:
+        """Tries for as long as the lease is held. When the run ends, once."""
+        if isinstance(outcome, LeaseLost):
+            return
+        if isinstance(outcome, Exception):
+            log.error("lease %d: %s", lease.lease, outcome, exc_info=outcome)
+        client, backoff, errors = LeaseClient(self._options), Backoff(), 0
+        while not keeper.lost:
+            try:
+                if isinstance(outcome, ReplayResult):
+                    its = message_of(outcome, lease.token, time.time(), self._fingerprint)
+                    return client.complete(lease, its)
+                unsupported = isinstance(outcome, (Unsupported, ConfigError))
+                return client.fail(lease, str(outcome) or type(outcome).__name__, unsupported)
+            except GnomonError as error:
+                if isinstance(error, ApiError) and not error.may_pass:
+                    errors += 1 if error.status >= 500 else SERVER_ERRORS_MAX
+                if errors >= SERVER_ERRORS_MAX:
+                    return log.warning("lease %d: the answer was refused: %s", lease.lease, error)
+                log.debug("lease %d: %s", lease.lease, error)
+                if self._stopping.wait(backoff.next(asked_pause(error))):
+                    return

@@ -7,11 +7,12 @@ on disk; putting back copies into the tensors that are there, so that parameters
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ Place = Literal["host", "device", "disk"]
 class Snapshot:
     """What `model`, `optimizer` and `others` (schedulers, a gradient scaler) were at that moment.
 
-    `place`: where tensors are kept. "disk" needs `directory`; the file goes with `close`.
+    `place`: where tensors are kept. "disk" needs `directory`; the file has no name, so that it goes
+    with `close` or with the process.
     Raises OSError where the disk does not take it.
     """
 
@@ -42,7 +44,7 @@ class Snapshot:
         self._optimizer = optimizer
         self._others = others
         self._place = place
-        self._path = ""
+        self._file: IO[bytes] | None = None
         reshard(model)
         with torch.no_grad():
             content = {
@@ -56,9 +58,10 @@ class Snapshot:
             }
         self._content: dict[str, Any] | None = content
         if place == "disk":
-            handle, self._path = tempfile.mkstemp(".snapshot", "gnomon-", directory)
-            with os.fdopen(handle, "wb") as file:
-                torch.save(content, file)
+            with contextlib.ExitStack() as opened:
+                self._file = opened.enter_context(tempfile.TemporaryFile(dir=directory))
+                torch.save(content, self._file)
+                opened.pop_all()
             self._content = None
 
     @torch.no_grad()
@@ -67,7 +70,9 @@ class Snapshot:
         reshard(self._model)
         content = self._content
         if content is None:
-            content = torch.load(self._path, map_location="cpu", weights_only=False)
+            assert self._file is not None
+            self._file.seek(0)
+            content = torch.load(self._file, map_location="cpu", weights_only=False)
         for tensor, kept in zip(_weights(self._model), content["weights"], strict=True):
             _local(tensor).copy_(kept)
         for parameter, kept in zip(self._model.parameters(), content["grads"], strict=True):
@@ -84,9 +89,9 @@ class Snapshot:
     def close(self) -> None:
         """Gives back what it holds."""
         self._content = None
-        if self._path:
-            os.unlink(self._path)
-            self._path = ""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _keep(self, tensor: Tensor) -> Tensor:
         local = _local(tensor.detach())
