@@ -99,6 +99,32 @@ def test_a_replay_that_fails_is_said_and_training_goes_on(
     assert windows(daemon, "quiet")
 
 
+def test_an_answer_waits_for_a_controller_that_is_away_and_the_loop_does_not(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    loop = Loop(daemon, tmp_path, ())
+    real = loop.shadow._job.evaluate
+    killed: list[bool] = []
+
+    def evaluate() -> Any:
+        if not killed:
+            daemon.kill()
+            killed.append(True)
+        return real()
+
+    loop.shadow._job.evaluate = evaluate
+    loop.train(lambda: bool(killed), 400)
+    begun = time.monotonic()
+    loop.train(lambda: False, 10)
+    assert time.monotonic() - begun < 2
+    daemon.start()
+    loop.train(lambda: bool(windows(daemon, "quiet")), 400)
+    loop.run.finish()
+    loop.shadow.close()
+    first = daemon.get("/v1/runs/run-1/replays")[0]
+    assert (first["state"], first["token"]) == ("done", 1), "its first lease"
+
+
 def windows(daemon: Daemon, state: str) -> list[dict[str, Any]]:
     runs = daemon.get("/v1/runs")
     rows = daemon.get("/v1/runs/run-1/windows") if runs else []
