@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <charconv>
 #include <cstring>
 
 #include "base/errors.h"
@@ -33,14 +32,6 @@ uint64_t PlacedHash::terms(const void* data, size_t size, uint64_t first) {
 }
 
 std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
-
-uint64_t parse_hex64(const std::string& text) {
-  uint64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
-    throw Error(fmt::format("\"{}\" is not a 64-bit hash; expected 16 hexadecimal digits", text));
-  return value;
-}
 
 struct Hash128::State {
   XXH3_state_t* xxh = XXH3_createState();

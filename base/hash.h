@@ -33,9 +33,8 @@ struct PlacedHash {
   }
 };
 
-// 16 lower-case hexadecimal digits, and back. parse_hex64 throws Error on anything else.
+// 16 lower-case hexadecimal digits.
 std::string hex64(uint64_t value);
-uint64_t parse_hex64(const std::string& text);
 
 // 128-bit hash of a stream of bytes, as 32 lower-case hexadecimal digits.
 class Hash128 {

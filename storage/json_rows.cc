@@ -83,15 +83,6 @@ std::string rows_as_json(Query& query) {
 
 std::string first_row_as_json(Query& query) { return query.next() ? row_as_json(query) : "null"; }
 
-std::string strings_as_json(const std::vector<std::string>& strings) {
-  std::string json = "[";
-  for (const std::string& text : strings) {
-    append_element(json, string_as_json(text));
-  }
-  json += ']';
-  return json;
-}
-
 std::string string_as_json(const std::string& text) {
   return boost::json::serialize(boost::json::string(text));
 }

@@ -16,7 +16,6 @@ std::string row_as_json(Query& query);
 std::string rows_as_json(Query& query);
 // The first row as an object; "null" when there is none.
 std::string first_row_as_json(Query& query);
-std::string strings_as_json(const std::vector<std::string>& strings);
 // Adds to an array that is still open ("[" or "[1,2").
 void append_element(std::string& array, const std::string& element);
 std::string string_as_json(const std::string& text);

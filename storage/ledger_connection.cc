@@ -65,11 +65,6 @@ std::optional<int64_t> Query::optional_integer(int column) const {
   return value.isNull() ? std::nullopt : std::optional<int64_t>(value.getInt64());
 }
 
-std::optional<std::string> Query::optional_text(int column) const {
-  SQLite::Column value = statement_->getColumn(column);
-  return value.isNull() ? std::nullopt : std::optional<std::string>(value.getString());
-}
-
 Connection::Connection(const std::filesystem::path& file, Kind kind) try
     : database_(file.string(), open_flags(kind), kBusyTimeoutMs) {
   merge_wal_when_closed(false);

@@ -47,7 +47,6 @@ class Query {
   std::optional<double> optional_real(int column) const;
   std::optional<int64_t> optional_integer(int column) const;
   std::string text(int column) const { return statement_->getColumn(column).getString(); }
-  std::optional<std::string> optional_text(int column) const;
   SQLite::Statement& statement() { return *statement_; }
 
  private:

@@ -95,11 +95,6 @@ std::string in_words(const Statement& made) {
 
 }  // namespace
 
-std::string_view step_kind_name(StepKind kind) {
-  if (kind == StepKind::kFp8) return "fp8";
-  return kind == StepKind::kPinned ? "pinned" : "bf16";
-}
-
 bool StepTimes::add(double step_seconds, int64_t count) {
   if (!(step_seconds > 0 && step_seconds <= kStepSecondsMax) || count < 1) return false;
   steps += count;

@@ -14,7 +14,6 @@ namespace gnomon::decide {
 // The precision of a step: the run's own FP8 plan, that plan with sites pinned to BF16, or BF16.
 enum class StepKind { kFp8, kPinned, kBf16 };
 inline constexpr StepKind kStepKinds[] = {StepKind::kFp8, StepKind::kPinned, StepKind::kBf16};
-std::string_view step_kind_name(StepKind kind);  // fp8, pinned, bf16
 
 inline constexpr size_t kStepTimesKept = 15;     // for a median that no stall moves
 inline constexpr int64_t kStepTimesTrusted = 8;  // fewer are not believed

@@ -23,6 +23,8 @@ struct Witness {
   // BF16 suffers, too, at a step that was suspected; or is not finite at a window's end.
   std::optional<bool> suffers;
   std::vector<OtherBatch> other_batches = {};  // steps in which the run took other tokens
+  // Per cent that the trainer's own reported losses lie over this replay's at its end.
+  std::optional<double> reports_percent = {};
 };
 
 struct Agreement {

@@ -23,16 +23,31 @@ namespace {
 
 std::string gone_back(int64_t base) { return fmt::format("the run went back to step {}", base); }
 
+// The run had ended and goes on: what its end has cut off is taken up.
+void take_up(Core& core, int64_t base_step) {
+  State& s = core.s;
+  s.ended = false;
+  std::optional<Containment>& contained = s.containment;
+  if (contained && !contained->recovered && contained->rung != "hold" && !s.recovery)
+    s.recovery = Recovery{
+        .rung = contained->rung, .plan_version = contained->plan_version, .harm_step = base_step};
+  const int64_t owed = std::exchange(s.standing.owed_step, -1);
+  const bool may_go_back = !s.paused && !core.held() && !s.directive && core.muted().empty();
+  if (owed < 0 || base_step <= owed || !may_go_back) return;
+  go_back_unexplained(core, owed + 1,
+                      fmt::format("The run ended before it could go back to step {}", owed));
+}
+
 // Somebody said that the trainer was gone for good, and it was not: it is supervised again.
 void continue_attempt(Core& core, const AttemptStarted& event) {
   State& s = core.s;
   if (!s.ended || event.attempt != s.attempt.number) {
     return core.explain(fmt::format("Attempt {} has not ended.", event.attempt));
   }
-  s.ended = false;
   s.plan_version = event.plan_version;
   note_plan(core, event.plan_version);
   s.next_start = first_start(core, event.base_step);
+  take_up(core, event.base_step);
 }
 
 }  // namespace
@@ -52,7 +67,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   if (!first) count_lost_steps(core, event.base_step, event.cause == "rollback");
   note_new_attempt(core);
   s.watch_from = std::min(s.watch_from, event.base_step);
-  s.ended = false;  // a run that had stopped or failed goes on
+  const bool had_ended = std::exchange(s.ended, false);
   rewind_spikes(s.spikes, s.newest_step - event.base_step);
   s.watch.sentinels = {};
   s.watch.called_start = -1;
@@ -66,6 +81,8 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     s.next_plan_version = std::max(s.next_plan_version, event.plan_version + 1);
   }
   note_plan(core, event.plan_version);
+  std::erase_if(s.plan_changes,
+                [&](const PlanChange& change) { return change.step > event.base_step; });
   forget_after(core, event.base_step);
   if (s.investigation && event.cause == "rollback") {
     const WindowState* window = find_window(s, s.investigation->window);
@@ -78,13 +95,14 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.standing.due_step = 0;
   if (event.cause != "rollback") s.standing.promised.reset();
   s.hold_due = core.held();
-  if (of_undone && !s.paused && !core.held() && !s.directive) {
+  if (of_undone && !s.paused && !core.held() && !s.directive && core.muted().empty()) {
     go_back_unexplained(
         core, reached + 1,
         fmt::format("Attempt {} begins at step {}, where attempt {} has not been: the run was "
                     "rolled back from there, and its base is of the steps that were undone",
                     event.attempt, event.base_step, event.attempt - 1));
   }
+  if (had_ended) take_up(core, event.base_step);
   if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
     s.recovery->attempt = event.attempt;
@@ -115,7 +133,6 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) { return quiet.end.step > base; });
   std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
   if (s.spikes.shared_step > base) s.spikes.shared_step = -1;
-  std::erase_if(s.plan_changes, [&](const PlanChange& change) { return change.step > base; });
   if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
   forget_stability_after(s, base);
   std::vector<int64_t> moot;

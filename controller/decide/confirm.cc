@@ -187,7 +187,7 @@ bool note_alone(Core& core, int64_t id) {
   const double d = window.measured ? window.measured->d_percent.value_or(HUGE_VAL) : HUGE_VAL;
   if (std::abs(d) <= core.policy.detector.tolerance_percent)
     end_dispute(core, window, "what its verifier says is possible again");
-  else if (reports_name(window, d))
+  else if (reports_name(window.reports_percent, d))
     end_dispute(core, window, "the trainer's own losses bear its verifier out");
   return false;
 }
@@ -213,15 +213,23 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& because)
     return compare_witnesses(witness, believed_one, noise).agrees;
   };
   std::vector<Witness> liars, others;
+  bool counts_other = false;
   for (const Witness& witness : window.witnesses) {
     if (agrees(witness, noise_between(core))) {
       others.push_back(witness);
     } else if (!agrees(witness, noise_that_names(core))) {
       liars.push_back(witness);
-    } else if (window.verifier == witness.verifier) {
-      count_answer(core, *find_window(core.s, id), believed_one);
+    } else {
+      counts_other |= window.verifier == witness.verifier;
     }
   }
+  // What was judged was less than what counts.
+  const double judged = window.measured ? window.measured->d_percent.value_or(0) : 0;
+  const double more = believed_one.measured.d_percent.value_or(0) - judged;
+  if (counts_other && more > core.policy.detector.tolerance_percent && liars.empty() &&
+      window.kind == "shadow" && !of_case(core.s, id))
+    return measure_again(core, id, window.verifier);
+  if (counts_other) count_answer(core, *find_window(core.s, id), believed_one);
   if (liars.empty()) {
     record_identical(core, window);
     record_claims(core, window, true);
@@ -298,6 +306,8 @@ bool weigh_offsets(Core& core, int64_t id, int priority) {
   });
   for (const Witness& one : all) std::erase(disputed, one.verifier);
   for (const Witness& one : contradicted) disputed.push_back(one.verifier);
+  if (disputed.size() > kVerifiersMax)
+    disputed.erase(disputed.begin(), disputed.end() - kVerifiersMax);
   if (contradicted.empty()) return false;
   if (news) record_offsets(core, window);
   const std::string& measured_by = window.witnesses.front().verifier;

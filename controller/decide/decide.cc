@@ -48,6 +48,8 @@ void handle(Core& core, const RunRegisteredEvent& event) {
   if (s.registered) {
     if (event.name == s.run.name) {
       // A restart may come with other settings; the model and the base plan stay.
+      // Distances that are rounded to it change, though no policy was replaced.
+      if (s.run.checkpoint_every != event.checkpoint_every) s.money.spending.asked_every = 0;
       s.run.checkpoint_every = event.checkpoint_every;
       s.run.total_steps = event.total_steps;
       s.run.trainer_replays = event.trainer_replays;
@@ -194,8 +196,13 @@ void handle(Core& core, const RunEnded& event) {
   State& s = core.s;
   if (s.ended) return core.explain("The run has ended already.");
   s.ended = true;
-  s.restore_plan = false;
+  const bool goes_back = s.directive && s.directive->kind == "rollback";
+  s.standing.owed_step = goes_back ? s.directive->to_step : -1;
+  const bool plan_open = std::ranges::count(s.operator_directives, DirectiveKind("set_plan"),
+                                            &PendingDirective::kind) > 0;
   withdraw_all(core, "The run ended first.");
+  if (plan_open) operator_plan_failed(core);
+  s.restore_plan = false;
   s.recovery.reset();
   s.suspicion.reset();
   if (s.investigation) {
@@ -299,7 +306,8 @@ bool needs_attempt(const Event& event) {
 bool accepted_after_end(const Event& event) {
   return std::holds_alternative<ReplayFinished>(event) ||
          std::holds_alternative<ReplayFailed>(event) || std::holds_alternative<RunEnded>(event) ||
-         std::holds_alternative<AttemptStarted>(event);
+         std::holds_alternative<AttemptStarted>(event) ||
+         std::holds_alternative<RunRegisteredEvent>(event);
 }
 
 // Does what the event has left to be done: the open case asks its next question, and what waited
@@ -308,10 +316,8 @@ void run_follow_ups(Core& core) {
   do {
     if (std::exchange(core.case_continues, false) && core.s.investigation) advance_case(core);
     const bool ended = std::exchange(core.case_ended, false);
-    if (ended) {
-      open_waiting_suspicion(core);
-      settle_verified(core);
-    }
+    open_waiting_suspicion(core);
+    if (ended) settle_verified(core);
     judge_deferred(core);
     if (ended) return_if_due(core);
   } while (core.case_continues || core.case_ended);
@@ -345,6 +351,8 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   } else if (state.ended && !accepted_after_end(event)) {
     core.explain("The run has ended.");
   } else {
+    // What was only reported is looked into once the mode enforces, whoever has changed it.
+    if (core.enforcing()) state.fault_reported = false;
     note_report(core, event);
     handle_event(core, event);
     run_follow_ups(core);

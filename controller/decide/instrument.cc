@@ -101,10 +101,10 @@ void mend_instrument_in_bf16(Core& core) {
 
 bool instrument_due(const Core& core) {
   const Policy::Instrument& policy = core.policy.instrument;
-  if (policy.every == 0) return false;
   const InstrumentState& instrument = core.s.watch.instrument;
-  const bool soon = instrument.broken || instrument.checks == 0;
-  return instrument.windows_since >= policy.every ||
+  const bool regular = policy.every > 0;
+  const bool soon = instrument.broken || (regular && instrument.checks == 0);
+  return (regular && instrument.windows_since >= policy.every) ||
          (soon && instrument.unanswered < kUnansweredMax);
 }
 

@@ -80,12 +80,15 @@ TriageRules rules_of(const Core& core) {
   rules.overdrawn = finding && finding->kind == "spike" && is_overdrawn(s, core.policy) &&
                     was_shared_lately(s, finding->step);
   rules.between_percent = noise_between(core);
+  rules.naming_percent = noise_that_names(core);
   // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
   // Pinned sites show that something is wrong with the run: what is left has a site, too.
   if (!pinned_sites(s).empty()) rules.accept_percent = 0;
-  const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
+  constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+  const int64_t total = s.run.total_steps;
+  const int64_t left = total > 0 ? std::max<int64_t>(0, total - s.newest_step) : kUnknown;
   const std::vector<std::string> low = fp8_sites(s.run, plan_of(s, window.plan_version).toml);
   rules.sends_low = std::ranges::any_of(
       low, [](const std::string& site) { return site.starts_with("communication."); });
@@ -108,10 +111,11 @@ void read_confirmation(Core& core) {
                           : std::string();
 }
 
-TriageAnswer answer_of(const Case& investigation, const WindowState& window,
+TriageAnswer answer_of(const RunFacts& run, const Case& investigation, const WindowState& window,
                        const PendingReplay& replay, const ReplayFinished& result) {
   const TriageEvidence& evidence = investigation.evidence;
   TriageAnswer answer;
+  answer.exact = run.capabilities.exact_replay && result.fingerprint_equal;
   answer.kind = replay.role;
   answer.seed = replay.number;
   answer.verifier = result.verifier;
@@ -197,7 +201,7 @@ void open_audit_case(Core& core, const WindowState& window, const ReplayFinished
   PendingReplay same;
   same.role = "same";
   Case& opened = *core.s.investigation;
-  opened.evidence.answers.push_back(answer_of(opened, audited, same, replay));
+  opened.evidence.answers.push_back(answer_of(core.s.run, opened, audited, same, replay));
   if (!audited.exact_by.empty() && believed(core.s, audited.exact_by)) {
     TriageAnswer before;
     before.kind = "same_elsewhere";
@@ -308,7 +312,7 @@ void handle_case_replay(Core& core, const PendingReplay& replay, const ReplayFin
   WindowState& window = *find_window(s, replay.window);
   TriageEvidence& evidence = investigation.evidence;
   (replay.second ? evidence.seconds : evidence.answers)
-      .push_back(answer_of(investigation, window, replay, result));
+      .push_back(answer_of(s.run, investigation, window, replay, result));
   if (replay.second) return advance_case(core);
   const bool of_bf16 = replay.role == "bf16" || replay.role == "bf16_far";
   if (of_bf16 && investigation.evidence.finding) {

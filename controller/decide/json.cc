@@ -53,7 +53,7 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                        null_percent, freedom, burst_left))
 BOOST_DESCRIBE_STRUCT(Witness, (),
                       (verifier, on_trainer, measured, end_hash, fingerprint, fingerprint_equal,
-                       suffers, other_batches))
+                       suffers, other_batches, reports_percent))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, called,
                        shadow_pending, probe_pending, instrument_pending, audit_pending, exact_by,
@@ -71,7 +71,8 @@ BOOST_DESCRIBE_STRUCT(Reproduction, (),
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
 BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
                       (kind, seed, failed, disputed, verifier, reproduction, by_losses, spike,
-                       start_loss_plan, end_loss, long_d_percent, long_steps, end_hash, on_trainer))
+                       start_loss_plan, end_loss, long_d_percent, long_steps, end_hash, on_trainer,
+                       exact))
 BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                       (trigger, measured, finding, chance_excluded, steps, level_percent, in_bf16,
                        confirmation, source, on_trainer, reports_percent, rests_on, answers,
@@ -138,7 +139,7 @@ BOOST_DESCRIBE_STRUCT(CostPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied, promised,
-                       promised_step, reported_at, steps_at, due_step, undone_step))
+                       promised_step, reported_at, steps_at, due_step, undone_step, owed_step))
 BOOST_DESCRIBE_STRUCT(Spending, (),
                       (trained, spent, spent_on_forks, overhead, dense_from, distance, last_start,
                        asked_every))

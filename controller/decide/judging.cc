@@ -157,7 +157,8 @@ Judgement observe(Core& core, const WindowState& window) {
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
   record_evidence_window(s.watch.gap, s.watch.seen, window,
                          gap_total(s.watch.gap, gap_settings(core.policy)));
-  s.watch.burst_left = result.gap.burst_left;
+  const bool bursts = core.policy.detector.burst && core.policy.detector.kind == "eprocess";
+  s.watch.burst_left = bursts ? result.gap.burst_left : 0;
   if (const GapVerdict kept = observe_kept(core, window); kept.alarm && !result.gap.alarm) {
     result.gap.alarm = true;
     result.gap.rule = kept.rule;

@@ -18,6 +18,9 @@ const KnownPlan& base_plan(const State& state) {
 }
 
 const KnownPlan& plan_of(const State& state, int64_t version) {
+  // A trainer's own, while the controller is away (on_loss = bf16).
+  static const KnownPlan without_controller{-1, PrecisionPlan::bf16().to_toml(), true};
+  if (version < 0) return without_controller;
   for (const KnownPlan& plan : state.plans) {
     if (plan.version == version) return plan;
   }

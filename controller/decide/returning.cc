@@ -249,8 +249,11 @@ bool weigh_probe(Core& core, const WindowState& window, const Witness& answer) {
 
 // The series learns whether a verifier beside the one that was avoided has come forward.
 void note_source(ProbeSeries& series, const PendingReplay& ordered, const ReplayFinished& replay) {
-  if (ordered.avoid.empty() || replay.on_trainer) return;
-  series.nobody_else = avoids(ordered.avoid, replay.verifier);
+  if (ordered.avoid.empty()) return;
+  // A trainer takes what it was not asked for where no verifier speaks.
+  const bool for_others = replay.on_trainer && ordered.deadline == 0;
+  if (replay.on_trainer && !for_others) return;
+  series.nobody_else = for_others || avoids(ordered.avoid, replay.verifier);
   if (!series.nobody_else) series.others_cannot = false;
 }
 
@@ -305,12 +308,14 @@ std::string answer_words(const WindowState& window) {
 // The one of three that contradicts both others, where these agree.
 std::optional<Witness> stands_alone(const Core& core, const std::vector<Witness>& answers) {
   if (answers.size() < 3) return std::nullopt;
-  const auto agree = [&](size_t i, size_t j) {
-    return compare_witnesses(answers[i], answers[j], noise_between(core)).agrees;
+  const auto agree = [&](size_t i, size_t j, double noise) {
+    return compare_witnesses(answers[i], answers[j], noise).agrees;
   };
+  const double most = noise_that_names(core);
   for (size_t i = 0; i < 3; ++i) {
     const size_t j = (i + 1) % 3, k = (i + 2) % 3;
-    if (agree(j, k) && !agree(i, j) && !agree(i, k)) return answers[i];
+    if (agree(j, k, noise_between(core)) && !agree(i, j, most) && !agree(i, k, most))
+      return answers[i];
   }
   return std::nullopt;
 }

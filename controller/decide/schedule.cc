@@ -15,6 +15,7 @@
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/spending.h"
+#include "controller/decide/stability.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
@@ -60,12 +61,12 @@ int64_t count_waiting(const State& state) {
   });
 }
 
-// Windows that are measured and kept for a case or a recovery take no verifier's time, but they are
-// bounded, too.
+// Windows that are measured and kept for a case take no verifier's time, but they are bounded, too.
+// Those of a recovery are so few as it needs.
 bool too_many_open(const Core& core) {
   constexpr int64_t kMeasuredMax = 2;  // beyond those that may wait for verifiers
   const int64_t open = std::ranges::count_if(core.s.windows, [](const WindowState& window) {
-    return window.kind == "shadow" || window.kind == "probe";
+    return !window.unsettled && (window.kind == "shadow" || window.kind == "probe");
   });
   const int64_t most = core.policy.window.open_max;
   return count_waiting(core.s) >= most || open >= most + kMeasuredMax;
@@ -78,6 +79,7 @@ void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheck
   mend_instrument_in_bf16(core);
   add_quiet_end(s, start.step, end);
   settle_verified(core);
+  note_calm_in_bf16(core, start.step, end.step);
   const bool probe = probe_due(core);
   recover_in_bf16(core, s.attempt.number, plan, start.step, end.step);
   note_quiet(core, plan);

@@ -141,6 +141,12 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
 }
 
+void note_calm_in_bf16(Core& core, int64_t start, int64_t end) {
+  const std::vector<int64_t>& signs = core.s.watch.stability.signs;
+  if (std::ranges::none_of(signs, [&](int64_t sign) { return start < sign && sign <= end; }))
+    note_calm(core, end);
+}
+
 void note_diverged(Core& core, const WindowState& window, bool two_agree) {
   if (core.s.fault_reported || core.s.watch.instrument.broken) return;
   note_sign(core, window.end_step(), two_agree,
@@ -158,8 +164,14 @@ void note_parted(Core& core, const WindowState& window) {
 
 void forget_stability_after(State& s, int64_t base) {
   Stability& stability = s.watch.stability;
-  stability.lowest = 0;  // it may have been so low in steps that are undone
-  stability.kept = {};
+  if (stability.lowest_step > base) {  // it was so low in steps that are undone
+    stability.lowest = 0;
+    stability.kept = {};
+  }
+  if (stability.kept.end_step > base) {
+    const double deviation = stability.kept.deviation;
+    stability.kept = {.end_step = base, .deviation = deviation, .shares = {}};
+  }
   stability.calm = 0;
   std::erase_if(stability.signs, [&](int64_t sign) { return sign > base; });
   if (stability.unstable_since && *stability.unstable_since > base)

@@ -409,6 +409,7 @@ struct Standing {
   int64_t first_base = 0;     // the step behind which the first attempt began
   int64_t measured_step = 0;  // up to which windows were measured, cases answered, or it was BF16
   int64_t undone_step = 0;    // the newest step that a rollback has undone
+  int64_t owed_step = -1;     // where the run was to go back to when it ended; -1 = nowhere
   int64_t due_step = 0;       // end of the first window behind it that was opened; 0 = none yet
   int64_t measured_windows = 0;
   int64_t last_window = 0;  // the newest measured one, where it began and its D

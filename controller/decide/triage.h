@@ -120,6 +120,7 @@ struct TriageAnswer {
   std::optional<double> long_d_percent;      // long_fork: D over its
   int64_t long_steps = 0;                    // steps
   bool on_trainer = false;                   // the trainer did it
+  bool exact = false;                        // on a machine that gives the run's bits
 };
 
 // Everything that is known in a case. Bounded: every test is answered once.
@@ -164,6 +165,7 @@ struct TriageRules {
   bool sends_low = false;            // the plan sends gradients or weights in low precision
   bool overdrawn = false;      // by spikes that BF16 shared: the next one is asked about briefly
   double between_percent = 0;  // that honest sources' losses may lie apart
+  double naming_percent = 0;   // apart by more, one of them is wrong
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,

@@ -19,20 +19,35 @@ bool near(const std::optional<double>& one, const std::optional<double>& other, 
   return std::abs(*one - *other) <= most;
 }
 
-bool agree(const TriageView& v, const TriageAnswer& one, const TriageAnswer& other) {
+// Losses within `noise`, per cent.
+bool agree(const TriageView& v, const TriageAnswer& one, const TriageAnswer& other, double noise) {
   if (v.of_step()) {
     const auto suffers = [&](const TriageAnswer& answer) {
       return answer.spike && v.suffers(*answer.spike);
     };
     return suffers(one) == suffers(other);
   }
-  const double noise = std::max(v.rules.between_percent, kDeviations * v.rules.noise_percent);
   const double loss = std::abs(v.evidence.measured.reference.value_or(1)) * noise / 100;
   const auto& offset = v.evidence.measured.offset;
   return near(one.end_loss, other.end_loss, loss) &&
          near(one.long_d_percent, other.long_d_percent, noise) &&
          near(one.start_loss_plan, other.start_loss_plan,
               offset ? std::abs(*offset) * kOffsetShare : loss);
+}
+
+bool agree(const TriageView& v, const TriageAnswer& one, const TriageAnswer& other) {
+  return agree(v, one, other,
+               std::max(v.rules.between_percent, kDeviations * v.rules.noise_percent));
+}
+
+// Where chance decides an answer, one of three may honestly stand alone: bits name, or a distance
+// that chance does not make.
+bool stands_alone(const TriageView& v, const TriageAnswer& alone, const TriageAnswer& one,
+                  const TriageAnswer& other) {
+  if (alone.on_trainer || !agree(v, one, other)) return false;
+  if (alone.exact && one.exact && other.exact) return true;
+  return !v.of_step() && !agree(v, alone, one, v.rules.naming_percent) &&
+         !agree(v, alone, other, v.rules.naming_percent);
 }
 
 std::string name_of(const TriageTest& test) {
@@ -68,10 +83,11 @@ std::optional<SecondOpinion> second_opinion(const TriageView& v, const TriageTes
   if (seconds.size() == 1) return SecondOpinion{TriageStep::ask({again}), std::nullopt, ""};
   const TriageAnswer& third = *seconds[1];
   const bool known = is_other(third, *first) && is_other(third, second);
-  if (known && agree(v, *first, third) && !second.on_trainer)
+  if (known && stands_alone(v, second, *first, third))
     return SecondOpinion{name_alone(test, second, *first, third), std::nullopt, ""};
-  if (known && agree(v, second, third) && !first->on_trainer)
+  if (known && stands_alone(v, *first, second, third))
     return SecondOpinion{name_alone(test, *first, second, third), std::nullopt, ""};
+  if (known && agree(v, *first, third)) return std::nullopt;  // two of three agree
   const bool by_trainer = second.on_trainer || (known && third.on_trainer);
   const char* so = by_trainer && is_nudged(test.kind)
                        ? "of which the trainer's own device counts"
@@ -109,7 +125,23 @@ bool nobody_repeats(const TriageView& v, const TriageTest& test) {
          std::ranges::none_of(v.evidence.seconds, is_other);
 }
 
+// Where two of three agree and the third is not named, what they say counts.
+static void count_majorities(TriageEvidence& evidence, const TriageRules& rules) {
+  for (TriageAnswer& first : evidence.answers) {
+    std::vector<TriageAnswer> others;
+    for (const TriageAnswer& second : evidence.seconds) {
+      const bool same = first.kind == second.kind && first.seed == second.seed;
+      if (same && !second.failed && second.verifier != first.verifier) others.push_back(second);
+    }
+    if (first.failed || others.size() < 2 || others[0].verifier == others[1].verifier) continue;
+    const TriageView v{evidence, rules};
+    const bool alone = !agree(v, first, others[0]) && agree(v, others[0], others[1]);
+    if (alone && !stands_alone(v, first, others[0], others[1])) first = others[0];
+  }
+}
+
 void weigh_seconds(TriageEvidence& evidence, const TriageRules& rules) {
+  count_majorities(evidence, rules);
   for (const TriageAnswer& second : evidence.seconds) {
     const TriageView v{evidence, rules};
     for (TriageAnswer& first : evidence.answers) {

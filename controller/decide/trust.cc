@@ -46,7 +46,7 @@ void drop_answers(State& s, const std::string& verifier) {
   s.investigation->evidence.seconds.clear();
 }
 
-void measure_again(Core& core, int64_t id) {
+void measure_again(Core& core, int64_t id, const std::string& avoid) {
   State& s = core.s;
   if (find_window(s, id) == nullptr) return;  // it has gone with what its verifier said of others
   WindowState& window = *find_window(s, id);
@@ -73,7 +73,12 @@ void measure_again(Core& core, int64_t id) {
   window.deferred = false;
   window.outcome = "quiet";
   window.shadow_pending = true;
-  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  OrderReplay wanted;
+  wanted.arm = "bf16";
+  wanted.evaluate_endpoints = true;
+  wanted.priority = kPriorityShadow;
+  wanted.avoid = avoid;
+  order(core, window, "shadow", 0, std::move(wanted));
   if (of_case(s, id)) end_case(core, WindowStatus());
 }
 

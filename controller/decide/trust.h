@@ -16,7 +16,7 @@ void drop_answers(State& state, const std::string& verifier);
 // What sources said of the window's BF16 replay, and what they are still asked.
 void forget_witnesses(State& state, WindowState& window);
 // The window's shadow is done again by somebody else; its case, if any, ends.
-void measure_again(Core& core, int64_t window);
+void measure_again(Core& core, int64_t window, const std::string& avoid = {});
 // The window says nothing any more: neither for FP8 nor against it. Its case, if any, ends.
 void withdraw_window(Core& core, int64_t window);
 

@@ -76,7 +76,9 @@ void share_spike(Core& core) {
     note_shared_spike(core, *s.investigation->evidence.finding);
   const SpikeFinding& finding = *s.investigation->evidence.finding;
   const int64_t step = finding.step;
-  if (finding.kind == "non_finite") s.spikes.non_finite_shared = s.spikes.non_finite.has_value();
+  if (finding.kind == "non_finite")
+    s.spikes.non_finite_shared =
+        s.spikes.non_finite.has_value() && bf16_suffers(s.investigation->evidence);
   if (finding.kind == "spike") s.spikes.shared_step = step;
   note_generic_spike(s, step);
   forget_spiked(core, step);

@@ -261,11 +261,17 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
 
 std::optional<double> reports_over(const ReplayFinished& replay) {
   const size_t count = std::min(replay.losses.size(), replay.run_losses.size());
-  Mean mean;
-  for (size_t i = count > kReportedSteps ? count - kReportedSteps : 0; i < count; ++i) {
+  const auto over = [&](size_t i) -> std::optional<double> {
     const double own = replay.losses[i], run = replay.run_losses[i];
-    if (!std::isfinite(own) || !std::isfinite(run) || own == 0) continue;
-    mean.add(100 * (run - own) / std::abs(own));
+    if (!std::isfinite(own) || !std::isfinite(run) || own == 0) return std::nullopt;
+    return 100 * (run - own) / std::abs(own);
+  };
+  // The first step has equal weights: what parts the losses there is no damage.
+  const std::optional<double> at_first = count > 1 ? over(0) : std::nullopt;
+  if (!at_first) return std::nullopt;
+  Mean mean;
+  for (size_t i = count > kReportedSteps ? count - kReportedSteps : 1; i < count; ++i) {
+    if (const std::optional<double> now = over(i)) mean.add(*now - *at_first);
   }
   return mean.n > 0 ? std::optional<double>(mean.mean) : std::nullopt;
 }

@@ -104,6 +104,19 @@ WindowState& add_window(Core& core, WindowKind kind, const KnownCheckpoint& star
   return s.windows.back();
 }
 
+// The trainer does its replays one after the other.
+static double seconds_on_trainer(const Core& core, const WindowState& window) {
+  constexpr double kSlow = 2;
+  int64_t steps = window.steps;
+  for (const PendingReplay& other : core.s.replays) {
+    const WindowState* its = other.deadline > 0 ? find_window(core.s, other.window) : nullptr;
+    if (its != nullptr) steps += its->steps;
+  }
+  const Account& account = core.s.money.account;
+  const double of_fp8 = account.fp8.typical() * core.policy.economics.speedup;
+  return kSlow * static_cast<double>(steps) * std::max(of_fp8, account.bf16.typical());
+}
+
 int64_t order(Core& core, const WindowState& window, ReplayRole role, int64_t number,
               OrderReplay wanted) {
   State& s = core.s;
@@ -111,7 +124,9 @@ int64_t order(Core& core, const WindowState& window, ReplayRole role, int64_t nu
   wanted.replay = s.next_replay++;
   wanted.window = window.id;
   wanted.purpose = purpose_of(role);
-  const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds : 0;
+  const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds +
+                                                  seconds_on_trainer(core, window)
+                                            : 0;
   s.replays.push_back({wanted.replay, window.id, role, number, deadline, wanted.avoid});
   core.effects.emplace_back(std::move(wanted));
   return s.replays.back().id;

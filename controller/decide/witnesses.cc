@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kHonestDeviations = 4;   // of D, that honest replays of one window may part by
 constexpr double kUnknown = 3;            // ceilings, while it is not known what D's deviation is
-constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
+constexpr double kReportsThatName = 0.8;  // per cent: six deviations of healthy windows
 
 }  // namespace
 
@@ -39,6 +39,7 @@ Witness witness_of(const ReplayFinished& replay) {
   witness.end_hash = replay.end_hash;
   witness.fingerprint = replay.fingerprint;
   witness.fingerprint_equal = replay.fingerprint_equal;
+  witness.reports_percent = reports_over(replay);
   if (replay.first_other_batch_step) witness.other_batches = replay.other_batches;
   if (replay.first_other_batch_step && witness.other_batches.empty())
     witness.other_batches.push_back({*replay.first_other_batch_step, "", ""});
@@ -60,9 +61,8 @@ std::optional<std::pair<size_t, size_t>> agreeing(const WindowState& window, dou
   return std::nullopt;
 }
 
-bool reports_name(const WindowState& window, double d_percent) {
-  return borne_out(window.reports_percent, d_percent) &&
-         *window.reports_percent >= kReportsThatName;
+bool reports_name(const std::optional<double>& reports_percent, double d_percent) {
+  return borne_out(reports_percent, d_percent) && *reports_percent >= kReportsThatName;
 }
 
 std::optional<size_t> reported(const Core& core, const WindowState& window) {
@@ -74,12 +74,14 @@ std::optional<size_t> reported(const Core& core, const WindowState& window) {
   }
   if (!(d(highest) > core.policy.detector.ceiling_percent) || !std::isfinite(d(highest)))
     return std::nullopt;
-  if (!reports_name(window, d(highest))) return std::nullopt;
+  if (!reports_name(all[highest].reports_percent, d(highest))) return std::nullopt;
   for (size_t i = 0; i < all.size(); ++i) {
     if (i == highest) continue;
-    // Reports that lie nearer to the other say nothing against it.
-    if (d(i) > d(highest) / 2 || *window.reports_percent < (d(i) + d(highest)) / 2)
-      return std::nullopt;
+    // Reports that lie nearer to the other say nothing against it. Each replay's own losses count:
+    // where they bear each source out, one of them lies throughout, and nobody knows which.
+    const double middle = (d(i) + d(highest)) / 2;
+    const auto nearer = [&](size_t of) { return all[of].reports_percent.value_or(0) >= middle; };
+    if (d(i) > d(highest) / 2 || !nearer(i) || !nearer(highest)) return std::nullopt;
   }
   return highest;
 }

@@ -19,7 +19,7 @@ double noise_that_names(const Core& core);
 // both or contradicts both. (Of tokens a trainer contradicts nobody.)
 std::optional<std::pair<size_t, size_t>> agreeing(const WindowState& window, double noise_percent);
 // The trainer's own reported losses bear such a D out, and stand out themselves.
-bool reports_name(const WindowState& window, double d_percent);
+bool reports_name(const std::optional<double>& reports_percent, double d_percent);
 // The one whose gap over the ceiling the trainer's own reported losses bear out: that is the
 // trainer's word, too. (That they do not bear one out says less: damage may show late.)
 std::optional<size_t> reported(const Core& core, const WindowState& window);

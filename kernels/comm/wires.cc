@@ -18,14 +18,6 @@ constexpr std::pair<const char*, WireFormat> kNames[] = {
 
 }  // namespace
 
-std::string wire_format_name(WireFormat format) {
-  for (const auto& [name, known] : kNames) {
-    if (known == format || (format.wire == Wire::kFull && known.wire == Wire::kFull)) return name;
-  }
-  GNOMON_ASSERT(false);
-  return {};
-}
-
 WireFormat wire_format_from_name(const std::string& name) {
   std::string accepted;
   for (const auto& [known, format] : kNames) {

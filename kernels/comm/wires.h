@@ -26,7 +26,6 @@ struct WireFormat {
   WireScale scale = WireScale::kBlock;
   bool operator==(const WireFormat&) const = default;
 };
-std::string wire_format_name(WireFormat format);  // "full", "e4m3", "e5m2:tensor"
 // Throws Error naming the accepted ones: full, e4m3, e5m2 (a scale for each block), e4m3:tensor,
 // e5m2:tensor.
 WireFormat wire_format_from_name(const std::string& name);

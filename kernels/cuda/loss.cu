@@ -169,14 +169,6 @@ int64_t logits_kept(int64_t vocabulary, bool with_gradient) {
   return vocabulary < fit ? vocabulary : fit / kVector * kVector;
 }
 
-__global__ void sum_losses_kernel(const float* __restrict__ x, int64_t count, double* sum) {
-  GNOMON_SHARED(double, room, [kWarp]);
-  double own = 0;
-  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) own += static_cast<double>(x[i]);
-  own = block_reduce(own, 0.0, room, Add());
-  if (threadIdx.x == 0) *sum = own;
-}
-
 }  // namespace
 
 void embed(const int32_t* tokens, int64_t count, const bf16* table, int64_t width, bf16* y,
@@ -204,10 +196,6 @@ void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t v
                   .shared_bytes = kept * static_cast<int64_t>(sizeof(bf16))};
   launch_with_shared("cross_entropy", kernel, grid, stream, logits, targets, vocabulary, kept,
                      scale, with_gradient, losses, amax);
-}
-
-void sum_losses(const float* x, int64_t count, double* sum, Stream stream) {
-  launch("sum_losses", sum_losses_kernel, {.threads = 1024}, stream, x, count, sum);
 }
 
 }  // namespace gnomon::cuda

@@ -21,7 +21,4 @@ void embed_backward(const int32_t* sorted, const int32_t* order, int64_t count, 
 void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                    float scale, bool with_gradient, float* losses, float* amax, Stream stream);
 
-// *sum = Σ x, in one order whatever the device; `count` at most 2^31.
-void sum_losses(const float* x, int64_t count, double* sum, Stream stream);
-
 }  // namespace gnomon::cuda

@@ -107,7 +107,6 @@ void add_bench_commands(Command& app, Context&) {
       "  gnomon bench step --device cuda --model qwen2.5-1.5b --sequences 16 --steps 5 --json");
   step->callback([options] { bench_step(*options); });
   add_bench_device_commands(*bench);
-  add_bench_cast_command(*bench);
   add_bench_statistics_command(*bench);
   add_bench_controller_command(*bench);
   add_bench_detector_command(*bench);

@@ -27,7 +27,7 @@ struct ControllerBenchOptions {
   bool peers = true;
   bool json = false;
   bool quick = false;
-  std::vector<std::string> parts = {"rates", "many", "flat", "waiters", "restart"};
+  std::vector<std::string> parts = {"rates", "many", "waiters", "restart"};
 
   bool wants(const std::string& part) const {
     return std::ranges::find(parts, part) != parts.end();
@@ -61,7 +61,6 @@ void run(ControllerBenchOptions& options) {
     }
   };
   add("many", measure_many_runs);
-  add("flat", measure_flatness);
   add("waiters", measure_waiting);
   add("restart", measure_large_restart);
   result["machine"] =
@@ -102,12 +101,10 @@ void add_bench_controller_command(Command& bench) {
       ->check(existing_file());
   command->add_flag("!--no-peers", options->peers, "Leave out etcd and pushgateway");
   command
-      ->add_option(
-          "--part", options->parts,
-          "rates: reports and directives a second; many: a day of 1,000 runs and 10,000 "
-          "verifiers;\nflat: each call with 100 times the history; waiters: 10,000 clients "
-          "that wait; restart: a ledger of 5 GB")
-      ->check(one_of({"rates", "many", "flat", "waiters", "restart"}))
+      ->add_option("--part", options->parts,
+                   "rates: reports and directives a second; many: a day of 1,000 runs and 10,000 "
+                   "verifiers;\nwaiters: 10,000 clients that wait; restart: a ledger of 5 GB")
+      ->check(one_of({"rates", "many", "waiters", "restart"}))
       ->capture_default_str();
   command->add_flag("--quick", options->quick,
                     "Small sizes and one round: whether it works, not what it takes");

@@ -6,7 +6,6 @@
 
 #include "base/progress.h"
 #include "base/temporary_directory.h"
-#include "lab/load/flat.h"
 #include "lab/load/many.h"
 #include "lab/load/restart.h"
 #include "lab/load/waiters.h"
@@ -51,25 +50,6 @@ json::object measure_many_runs(const ScaleOptions& options) {
           {"ledger_bytes_per_million_steps", 1e6 * static_cast<double>(many.ledger_bytes) / steps}};
 }
 
-json::object measure_flatness(const ScaleOptions& options) {
-  const bench::FlatLoad load =
-      options.quick ? bench::FlatLoad{.units = 2, .factor = 5, .calls = 20} : bench::FlatLoad{};
-  const TemporaryDirectory folder(options.folder);
-  Progress progress("longer and longer histories", int64_t{load.units} * load.factor);
-  json::object table;
-  double worst = 0;
-  for (const bench::FlatCost& cost :
-       bench::measure_flat(options.gnomond, folder.path(), load,
-                           [&](int64_t units) { progress.update(units, "units"); })) {
-    table[cost.operation] = json::object{{"short_ms", 1e3 * cost.short_seconds},
-                                         {"long_ms", 1e3 * cost.long_seconds},
-                                         {"ratio", cost.ratio()}};
-    worst = std::max(worst, cost.ratio());
-  }
-  progress.finish();
-  return {{"flat", std::move(table)}, {"flat_worst_ratio", worst}, {"flat_factor", load.factor}};
-}
-
 json::object measure_waiting(const ScaleOptions& options) {
   const bench::WaitersLoad load =
       options.quick ? bench::WaitersLoad{.streams = 100, .polls = 100, .idle_seconds = 1}
@@ -106,15 +86,6 @@ void print_scale(const json::object& result) {
         result.at("many_steps").as_int64(), number(result, "rss_bytes_1000_runs") / kMega,
         number(result, "metrics_scrape_ms"), number(result, "metrics_scrape_worst_ms"),
         number(result, "ledger_bytes_per_million_steps") / kMega);
-  }
-  if (const json::value* table = result.if_contains("flat")) {
-    fmt::print("median of each call, and with {} times the history:\n",
-               result.at("flat_factor").as_int64());
-    for (const auto& [operation, cost] : table->as_object()) {
-      fmt::print("  {:<52} {:7.3f} ms {:7.3f} ms  {:.2f}\n", std::string_view(operation),
-                 number(cost.as_object(), "short_ms"), number(cost.as_object(), "long_ms"),
-                 number(cost.as_object(), "ratio"));
-    }
   }
   if (result.contains("waiters")) {
     fmt::print(

@@ -13,9 +13,8 @@ struct ScaleOptions {
   bool quick = false;  // small sizes, which say whether it works and little else
 };
 
-// Their numbers by plain keys; "flat" is a table.
+// Their numbers by plain keys.
 boost::json::object measure_many_runs(const ScaleOptions& options);
-boost::json::object measure_flatness(const ScaleOptions& options);
 boost::json::object measure_waiting(const ScaleOptions& options);
 boost::json::object measure_large_restart(const ScaleOptions& options);
 

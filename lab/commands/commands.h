@@ -15,9 +15,8 @@ void add_checkpoint_commands(Command& app,
                              Context& context);             // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(Command& checkpoint);    // checkpoint show, checkpoint export
 void add_formats_commands(Command& app, Context& context);  // formats table, formats cast
-void add_bench_commands(Command& app, Context& context);    // bench step, bench cast
+void add_bench_commands(Command& app, Context& context);    // bench step
 void add_bench_device_commands(Command& bench);             // bench gemm, kernels, block
-void add_bench_cast_command(Command& bench);                // bench cast
 void add_bench_statistics_command(Command& bench);          // bench statistics
 void add_bench_controller_command(Command& bench);          // bench controller
 void add_bench_detect_command(Command& bench);              // bench detect

@@ -13,12 +13,6 @@ namespace {
 
 using ::testing::IsEmpty;
 
-bool says(const SimulatedRun& run, const std::string& kind, const std::string& words) {
-  return std::ranges::any_of(run.decisions(kind), [&](const RecordDecision& decision) {
-    return decision.sentence.find(words) != std::string::npos;
-  });
-}
-
 // A lasting fault from this step on, of 0.1% in a window, where 0.25% is tolerated.
 Truth under_the_tolerance(int64_t from) {
   Truth truth = numerical_fault({kGuilty}, from, 100'000, 0.005);
@@ -33,7 +27,7 @@ TEST(KeptDamageTest, WhatEachWindowBearsIsFoundByWhatItAddsUpTo) {
   EXPECT_FALSE(run.directives("rollback").empty());
   EXPECT_TRUE(run.state.containment && run.state.containment->stays)
       << "probes would not see it, and it would come back";
-  EXPECT_TRUE(says(run, "alarm", "over the steps between them it adds up to"));
+  EXPECT_TRUE(said_in(run, "alarm", "over the steps between them it adds up to"));
   EXPECT_LT(run.damage, 12) << "it costs what BF16's rise makes clear, and no more";
   for (const RecordDecision& verdict : run.decisions("verdict"))
     EXPECT_NE(verdict.verdict, "unstable_training");
@@ -65,7 +59,7 @@ TEST(KeptDamageTest, OneThatLiesAboutUncheckedWindowsConvictsNobody) {
   };
   run.start();
   run.train_until(6000);
-  EXPECT_FALSE(says(run, "alarm", "it adds up to"));
+  EXPECT_FALSE(said_in(run, "alarm", "it adds up to"));
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 

@@ -2,6 +2,7 @@
 // again with the state going through JSON.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <ostream>
@@ -57,6 +58,13 @@ inline Truth wide_windows(int64_t steps, double mean, double spread, uint64_t se
     return mean + spread * (2 * u - 1);
   };
   return truth;
+}
+
+// True when a decision of this kind has these words.
+inline bool said_in(const SimulatedRun& run, const std::string& kind, const std::string& words) {
+  return std::ranges::any_of(run.decisions(kind), [&](const RecordDecision& decision) {
+    return decision.sentence.find(words) != std::string::npos;
+  });
 }
 
 struct Scenario {

@@ -127,6 +127,13 @@ TEST_F(UndoneTest, AnAttemptFromStepsThatWereUndoneIsTakenBack) {
   EXPECT_THAT(run_.decisions("action").back().sentence, HasSubstr("steps that were undone"));
 }
 
+TEST_F(UndoneTest, WhileAPersonSilencesNothingIsOrdered) {
+  run_.ask("silence", 1e6);
+  const size_t before = run_.directives("rollback").size();
+  restart_from(reached_ / 10 * 10);
+  EXPECT_EQ(run_.directives("rollback").size(), before);
+}
+
 TEST_F(UndoneTest, OneFromItsOwnStepsIsNot) {
   const size_t before = run_.directives("rollback").size();
   restart_from(run_.state.newest_step / 10 * 10);

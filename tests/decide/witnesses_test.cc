@@ -13,8 +13,9 @@ namespace {
 
 using ::testing::IsEmpty;
 
-Witness said(const std::string& verifier, double d_percent) {
+Witness said(const std::string& verifier, double d_percent, double reports) {
   Witness witness;
+  witness.reports_percent = reports;
   witness.verifier = verifier;
   witness.measured.reference = 2.0;
   witness.measured.d_percent = d_percent;
@@ -26,8 +27,11 @@ class ReportedTest : public ::testing::Test {
  protected:
   std::optional<size_t> believed(double one, double other, double reports) {
     WindowState window;
-    window.witnesses = {said("v1:1", one), said("v2:2", other)};
-    window.reports_percent = reports;
+    return believed(one, reports, other, reports);
+  }
+  std::optional<size_t> believed(double one, double its, double other, double of_other) {
+    WindowState window;
+    window.witnesses = {said("v1:1", one, its), said("v2:2", other, of_other)};
     return reported(core_, window);
   }
   State state_;
@@ -43,6 +47,67 @@ TEST_F(ReportedTest, TheOneThatTheTrainersLossesAreNearTo) {
 TEST_F(ReportedTest, NobodyWhereTheyAreNearerToTheOther) {
   EXPECT_EQ(believed(1.59, 0.57, 0.6), std::nullopt);
   EXPECT_EQ(believed(5, 0.1, 1.5), std::nullopt);
+}
+
+// One of them lies in every loss that it sends, and nobody knows which.
+TEST_F(ReportedTest, NobodyWhereEachOnesOwnLossesBearItOut) {
+  EXPECT_EQ(believed(5, 4.9, 0.1, 0.05), std::nullopt);
+}
+
+// A liar whose losses all fit its lie: the honest one is not named, and FP8 is not blamed.
+TEST(LiarThroughoutTest, HarmsNobody) {
+  for (const char* liar : {"v1:1", "v2:2"}) {
+    SimulatedRun run(Truth(), scenario_policy());
+    run.lie = [&](ReplayFinished& answer) {
+      if (answer.verifier != liar || !answer.arm.starts_with("bf16")) return;
+      for (double& loss : answer.losses) loss *= 0.98;
+      if (answer.replay_end_loss_bf16) *answer.replay_end_loss_bf16 *= 0.98;
+    };
+    run.start();
+    run.train_until(1000);
+    for (const std::string& named : run.state.trust.quarantined) EXPECT_EQ(named, liar);
+    EXPECT_THAT(run.directives(""), IsEmpty());
+  }
+}
+
+// Of steps that chance decides, one of three honest answers stands alone half of the time.
+TEST(HonestNoiseTest, NamesNobodyWhereChanceDecidesASpike) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Truth truth;
+    truth.equal_fingerprints = false;
+    truth.inexact = true;
+    truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+    truth.chance_spikes = {433};
+    truth.total_steps = 800;
+    SimulatedRun run(truth, scenario_policy());
+    std::mt19937_64 bits(seed);
+    run.lie = [&](ReplayFinished& answer) {
+      if (answer.arm.starts_with("bf16") || answer.purpose != "triage") return;
+      for (size_t i = 0; i < answer.steps.size(); ++i) {
+        if (answer.steps[i] == 433) answer.losses[i] = 2.6 + (bits() % 2 == 0 ? 3 : 0);
+      }
+    };
+    run.start();
+    run.train_until(800);
+    EXPECT_THAT(run.state.trust.quarantined, IsEmpty()) << seed;
+  }
+}
+
+// What was judged by less than two others say is judged anew.
+TEST(CountedTest, AWindowWhoseCountedGapIsLargerIsMeasuredAgain) {
+  Truth truth = numerical_fault({kGuilty}, 1, 100'000, 0.075);
+  truth.equal_fingerprints = false;
+  truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+  truth.total_steps = 600;
+  SimulatedRun run(truth, scenario_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (answer.verifier == "v1:1" && answer.arm == "bf16" && answer.replay_end_loss_bf16)
+      *answer.replay_end_loss_bf16 *= 1.0145;
+  };
+  run.start();
+  run.train_until(600);
+  ASSERT_FALSE(run.directives("rollback").empty());
+  EXPECT_EQ(run.directives("rollback").front().to_step, 0);
 }
 
 // Replays that are not exact: each strays, and nobody lies.
