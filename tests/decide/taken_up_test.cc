@@ -59,9 +59,8 @@ TEST(TakenUpTest, AnActionWhoseRunEndedFirstStillBringsFp8Back) {
   truth.total_steps = 2000;
   SimulatedRun run(truth, scenario_policy());
   run.start();
-  while (run.step < 600 && run.directives("rollback").empty()) run.advance();
-  ASSERT_FALSE(run.directives("rollback").empty());
-  run.obey();
+  while (run.step < 600 && run.state.attempt.number < 2) run.advance();
+  run.train_until(213);
   run.end("stopped");
   ASSERT_TRUE(run.state.containment && !run.state.containment->recovered);
   run.restart_from(run.step / 10 * 10);
@@ -132,11 +131,7 @@ TEST(TakenUpTest, ASuspicionThatWaitedForARefusedDirectiveIsLookedInto) {
   nan_at = run.step + 3;
   run.train_until(run.step + 12);
   ASSERT_TRUE(run.state.suspicion);
-  run.ignores.clear();
-  run.refuses = {"set_plan"};
-  run.obey_late();
-  run.feed(DirectiveChanged{run.state.directive ? run.state.directive->number : 0, "rejected",
-                            run.attempt, run.step, "no"});
+  run.feed(DirectiveChanged{run.state.directive->number, "rejected", run.attempt, run.step, "no"});
   run.train_until(run.step + 200);
   EXPECT_TRUE(std::isfinite(run.damage));
 }
