@@ -260,6 +260,9 @@ CheckpointInfo verify_checkpoint(const fs::path& directory) {
     if (!fs::is_directory(path)) throw Error("there is no such directory");
     return verify_directory(path);
   } catch (const Error& error) {
+    // What the system does not let us read now may be whole.
+    const auto* refused = dynamic_cast<const SystemError*>(&error);
+    if (refused && refused->error_number() != ENOENT && refused->error_number() != EIO) throw;
     std::optional<fs::path> previous;
     try {
       previous = previous_intact(path);

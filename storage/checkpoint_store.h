@@ -74,7 +74,7 @@ class CheckpointStore {
 
 // Verifies every file of a checkpoint directory against its manifest and returns its info. Throws
 // CheckpointError with the reason (which file; size or hash found and expected) and the previous
-// intact checkpoint beside it.
+// intact checkpoint beside it, SystemError where the system does not let it be read now.
 CheckpointInfo verify_checkpoint(const std::filesystem::path& directory);
 
 }  // namespace gnomon

@@ -43,6 +43,7 @@ bool DirectiveHandler::apply(const Directive& directive, std::string& weights_ha
     state_.paused = directive.kind == "pause";
     acknowledge(directive, "applied", step, "");
   } else if (directive.kind == "stop") {
+    state_.finished = kStopping;
     acknowledge(directive, "applied", step, "");
     return true;
   } else {

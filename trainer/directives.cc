@@ -103,7 +103,9 @@ void DirectiveInbox::poll(const std::string& run) {
   contact_.succeeded();
   for (const Directive& directive : from_answer<DirectiveList>(response.body).directives) {
     const bool used = directive.number <= last;
-    const bool answered = used && on_their_way.contains(ack_target(directive.number));
+    // The end of the last one is sent again at each start.
+    const bool answered =
+        used && (directive.number == last || on_their_way.contains(ack_target(directive.number)));
     if (used && !answered && !reject_used(directive, last)) return;
     if (used || directive.number <= last_seen_) continue;
     if (!accept(directive)) return;

@@ -35,7 +35,7 @@ class TrainingLoop {
 
  private:
   // loop_start.cc
-  void begin();
+  void begin(ResumeMode mode);
   void report_again();
   void begin_attempt(AttemptCause cause, const AttemptBase& base);
   void print_arenas();

@@ -56,11 +56,11 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
   if (!differences.empty()) log_.warn("{}", differences);
   engine_.prepare();
   print_arenas();
-  begin();
+  begin(mode);
 }
 
 // An attempt begins where the run is, unless the run is over.
-void TrainingLoop::begin() {
+void TrainingLoop::begin(ResumeMode mode) {
   if (state_.attempts.empty()) {
     log_.info("run {}/{}: {} parameters, {} steps of {} tokens, in {}", config_.name,
               config_.job_id, config_.engine.model.parameters(), config_.steps,
@@ -69,7 +69,9 @@ void TrainingLoop::begin() {
   } else {
     report_again();
     if (over_) return;
-    state_.finished.clear();
+    // It was told to stop and did not come to its end.
+    stop_ = state_.finished == kStopping && mode != ResumeMode::kMustResume;
+    if (!stop_) state_.finished.clear();
     log_.info("run {}/{}: attempt {} goes on from step {} of {}, in {}", config_.name,
               config_.job_id, state_.attempt() + 1, engine_.step(), config_.steps,
               config_.dir.string());

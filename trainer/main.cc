@@ -6,6 +6,7 @@
 
 #include "base/command_line.h"
 #include "base/errors.h"
+#include "base/host.h"
 #include "base/sleeping_threads.h"
 #include "base/version.h"
 #include "kernels/comm/start_collectives.h"
@@ -158,6 +159,7 @@ int start(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   make_waiting_threads_sleep(argv);
+  allow_many_files();
   try {
     return start(argc, argv);
   } catch (const std::exception& error) {

@@ -56,7 +56,15 @@ RunDirectory::RunDirectory(const TrainerConfig& config, ResumeMode mode, Shutdow
   if (error) throw SystemError("create", config_.dir.string(), error.value());
   lock_ = acquire_lock(config_.dir / "lock");
   store_.emplace(config_.dir / "checkpoints");
-  if (auto state = RunState::load(state_file_)) state_ = std::move(*state);
+  if (auto state = RunState::load(state_file_)) {
+    state_ = std::move(*state);
+  } else if (!store_->list().empty()) {
+    throw ConfigError("", 0, "run.dir", config_.dir.string(),
+                      fmt::format("a directory without checkpoints of another run, as {} has them; "
+                                  "its run_state.toml is gone",
+                                  store_->root().string()));
+  }
+  must_resume_ = mode == ResumeMode::kMustResume;
 }
 
 std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
@@ -76,7 +84,13 @@ std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
     engine.load(base->path);
     report = report_of_checkpoint(*base, engine.plan().version);
   } else {
-    log_.warn("no intact checkpoint in {}: starting from step 0", store_->root().string());
+    // A crash may have come before the first one was written.
+    if (must_resume_ || !skipped.empty())
+      throw Error(
+          fmt::format("no intact checkpoint is left in {}: bring one back, or begin another "
+                      "run in another run.dir",
+                      store_->root().string()));
+    log_.warn("no checkpoint in {}: starting from step 0", store_->root().string());
     engine.initialize();
   }
   // The plan in force last: the checkpoint may be older than the directive that set it.
@@ -127,7 +141,7 @@ void RunDirectory::refuse_other_configuration(const EngineConfig& before,
 }
 
 bool RunDirectory::is_over(ResumeMode mode, int64_t step) const {
-  if (state_.finished.empty()) return false;
+  if (state_.finished.empty() || state_.finished == kStopping) return false;
   if (state_.finished == "stopped" && mode == ResumeMode::kMustResume) return false;
   if (state_.finished == "stopped") {
     log_.info("this run was stopped by a directive at step {}; start with --resume to go on", step);

@@ -71,6 +71,7 @@ class RunDirectory {
   const std::filesystem::path state_file_;
   FileDescriptor lock_;
   std::optional<CheckpointStore> store_;
+  bool must_resume_ = false;
   RunState state_;
 
   mutable std::mutex base_mutex_;

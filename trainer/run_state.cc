@@ -111,7 +111,7 @@ std::optional<CheckpointInfo> find_resume_point(const RunState& state, const Che
       if (info->attempt != attempt || info->step > limit) continue;
       try {
         return verify_checkpoint(info->path);
-      } catch (const Error& error) {
+      } catch (const CheckpointError& error) {
         skipped.push_back(error.what());
       }
     }

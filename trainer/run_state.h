@@ -21,6 +21,9 @@ struct AttemptRecord {
   std::string base_checkpoint;
 };
 
+// RunState::finished of a run that was told to stop and has not reported its end yet.
+inline constexpr const char* kStopping = "stopping";
+
 struct RunState {
   std::vector<AttemptRecord> attempts;  // 1, 2, ... without gaps
   int64_t last_directive = 0;           // applied or rejected
@@ -39,7 +42,7 @@ struct RunState {
 
 // The newest checkpoint that leads to where the run was: of the last attempt, else of the ones it
 // branched off from, never from a branch that was rolled back. Only intact ones; `skipped` gets a
-// sentence for each damaged one.
+// sentence for each damaged one. Throws SystemError where one cannot be read now.
 std::optional<CheckpointInfo> find_resume_point(const RunState& state, const CheckpointStore& store,
                                                 std::vector<std::string>& skipped);
 

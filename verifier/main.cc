@@ -179,6 +179,7 @@ int start(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   make_waiting_threads_sleep(argv);
+  allow_many_files();
   try {
     return start(argc, argv);
   } catch (const std::exception& error) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "base/host.h"
 #include "kernels/comm/tcp_lobby.h"
 
 namespace gnomon::tcp {
@@ -52,15 +52,6 @@ void check(const Meeting& meeting) {
   if (meeting.port < 1 || meeting.port > 65535) {
     refuse_value("MASTER_PORT", std::to_string(meeting.port), "1 to 65535");
   }
-}
-
-// Two for each other rank, and what the program opens besides.
-void allow_descriptors(int ranks) {
-  rlimit limit = {};
-  const rlim_t wanted = 2 * static_cast<rlim_t>(ranks) + 512;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = std::min(wanted, limit.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 Hello hello_of(const Meeting& meeting, Purpose purpose) {
@@ -323,7 +314,7 @@ Connections meet_the_first(const Meeting& meeting) {
 
 Connections meet(const Meeting& meeting) {
   check(meeting);
-  allow_descriptors(meeting.size);
+  allow_many_files();
   return meeting.rank == 0 ? FirstRank(meeting).meet() : meet_the_first(meeting);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <set>
 
 #include "tests/trainer/trainer_fixture.h"
@@ -52,6 +53,48 @@ TEST_F(TrainerAlone, AnOutageDoesNotFillTheStorageWithCheckpoints) {
   EXPECT_EQ(received.notices[0].kind, "reports_dropped");
   EXPECT_THAT(received.notices[0].text, HasSubstr("deleted before they were reported"));
   EXPECT_EQ(received.finished.size(), 1u);
+}
+
+// It was told to stop, and killed before it had reported its end.
+TEST_F(TrainerAlone, AStopOutlivesAKill) {
+  constexpr int kSteps = 100000;
+  FakeController controller;
+  const auto first = start(config(kSteps), {"--controller", controller.url()});
+  ASSERT_TRUE(test::eventually([&] { return controller.received().checkpoints.size() >= 3; }));
+  first->signal(SIGKILL);
+  first->wait();
+  std::string state = read_file(run_dir() / "run_state.toml");
+  const std::string runs = "finished = \"\"";
+  ASSERT_NE(state.find(runs), std::string::npos);
+  state.replace(state.find(runs), runs.size(), "finished = \"stopping\"");
+  write_file_atomically(run_dir() / "run_state.toml", state);
+  const auto again = start(config(kSteps), {"--controller", controller.url()});
+  ASSERT_EQ(again->wait(), 0) << again->output();
+  const auto received = controller.received();
+  ASSERT_EQ(received.finished.size(), 1u);
+  EXPECT_EQ(received.finished[0].outcome, "stopped");
+  EXPECT_LT(received.finished[0].step, kSteps);
+}
+
+TEST_F(TrainerAlone, CheckpointsOfARunThatIsForgottenAreNotTakenForItsOwn) {
+  const auto first = start(config(20));
+  ASSERT_EQ(first->wait(), 0) << first->output();
+  std::filesystem::remove(run_dir() / "run_state.toml");
+  for (const std::vector<std::string>& more : {std::vector<std::string>(), {"--new"}}) {
+    const auto again = start(config(40), more);
+    EXPECT_EQ(again->wait(), 2);
+    EXPECT_THAT(again->output(), HasSubstr("run_state.toml is gone"));
+  }
+}
+
+TEST_F(TrainerAlone, WithoutAnyIntactCheckpointItDoesNotBeginAnew) {
+  const auto first = start(config(20));
+  ASSERT_EQ(first->wait(), 0) << first->output();
+  for (const CheckpointInfo& info : CheckpointStore(run_dir() / "checkpoints").list())
+    std::filesystem::resize_file(info.path / "model.safetensors", 100);
+  const auto again = start(config(40));
+  EXPECT_EQ(again->wait(), 1);
+  EXPECT_THAT(again->output(), HasSubstr("no intact checkpoint is left"));
 }
 
 TEST_F(TrainerAlone, TheVariablesThatChooseHowItComputesAreInItsFingerprint) {
