@@ -21,6 +21,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kScoresMax = 4096;
+constexpr int64_t kSecondRescue = -1;  // in place of a prefix: by a second source
 
 // Sites that are pinned already count against what may be pinned.
 SearchLimits search_limits(const Core& core) {
@@ -128,9 +129,9 @@ void finish(Core& core) {
 }
 
 // A replay of the case's window with a set of the search in BF16.
-void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
-  State& s = core.s;
-  const WindowState window = *find_window(s, s.investigation->window);
+OrderReplay rescue(const Core& core, int64_t prefix) {
+  const State& s = core.s;
+  const WindowState& window = *find_window(core.s, s.investigation->window);
   OrderReplay wanted;
   wanted.arm = "plan";
   wanted.plan = rescue_plan(plan_of(s, window.plan_version).toml,
@@ -138,9 +139,36 @@ void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
                             window.plan_version);
   wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
   wanted.priority = kPriorityAttribution;
+  return wanted;
+}
+
+void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
+  OrderReplay wanted = rescue(core, prefix);
   wanted.nudge = nudge;
-  ask_own_fp8(s, wanted);
-  order(core, window, "rescue", prefix, std::move(wanted));
+  ask_own_fp8(core.s, wanted);
+  order(core, *find_window(core.s, core.s.investigation->window), "rescue", prefix,
+        std::move(wanted));
+}
+
+// Nobody's word alone pins a site: asks a second source, of those that compute as the run does,
+// about the set that the search has found. False: there is none, or one was asked.
+bool ask_second_rescue(Core& core) {
+  State& s = core.s;
+  Case& investigation = *s.investigation;
+  if (std::exchange(investigation.rescue_asked, true) || investigation.rescued_by.empty())
+    return false;
+  std::vector<std::string> others = shown_exact(s);
+  std::erase(others, investigation.rescued_by);
+  OrderReplay wanted = rescue(core, 0);
+  std::vector<std::string> avoided = believed_verifiers(s);
+  std::erase_if(avoided,
+                [&](const std::string& known) { return std::ranges::count(others, known) > 0; });
+  if (!others.empty()) wanted.avoid = fmt::format("{}", fmt::join(avoided, "\n"));
+  wanted.on_trainer = others.empty();
+  if (wanted.on_trainer && !trainer_can_replay(s)) return false;
+  investigation.search.replays += 1;
+  order(core, *find_window(s, investigation.window), "rescue", kSecondRescue, std::move(wanted));
+  return true;
 }
 
 // Orders what the search wants to know, or ends it.
@@ -148,7 +176,8 @@ void pump_search(Core& core) {
   State& s = core.s;
   AttributionSearch& search = s.investigation->search;
   const SearchLimits limits = search_limits(core);
-  if (search.done() && !search.guilty.empty()) return finish(core);
+  if (search.done() && !search.guilty.empty())
+    return ask_second_rescue(core) ? void() : finish(core);
   if (search.done()) return give_up(core, "no site of the plan runs in FP8");
   for (int64_t prefix : search.next(limits)) order_rescue(core, prefix, 0);
   if (!search.exhausted(limits)) return;
@@ -323,16 +352,31 @@ void scores_failed(Core& core) { start_search(core); }
 
 void handle_rescue(Core& core, int64_t prefix, const ReplayFinished& result) {
   Case& investigation = *core.s.investigation;
-  const double left = left_by(core, result, *find_window(core.s, investigation.window));
+  const WindowState& window = *find_window(core.s, investigation.window);
+  const double left = left_by(core, result, window);
+  if (prefix == kSecondRescue) {
+    const bool other = result.verifier != investigation.rescued_by;
+    const RescueLeft seen{left, error_of_rescue(core, window, 1), 1};
+    if (!other || rescue_recovers(seen, limit_of_case(core)).value_or(true)) return finish(core);
+    return give_up(
+        core,
+        fmt::format("{} and {} contradict each other about what rescuing {} site(s) "
+                    "leaves",
+                    investigation.rescued_by, result.verifier, investigation.search.guilty.size()));
+  }
   auto look = std::ranges::find(investigation.looks, prefix, &RescueLook::prefix);
   if (look == investigation.looks.end())
     look = investigation.looks.insert(look, RescueLook{prefix, 0, 0, false});
   look->count += 1;
   look->sum_percent += left;
-  if (const auto recovers = judge_look(core, *look)) answer_search(core, prefix, *recovers);
+  if (const auto recovers = judge_look(core, *look)) {
+    if (*recovers) investigation.rescued_by = result.on_trainer ? "" : result.verifier;
+    answer_search(core, prefix, *recovers);
+  }
 }
 
 void rescue_failed(Core& core, int64_t prefix) {
+  if (prefix == kSecondRescue) return finish(core);
   Case& investigation = *core.s.investigation;
   const auto look = std::ranges::find(investigation.looks, prefix, &RescueLook::prefix);
   if (look != investigation.looks.end()) {

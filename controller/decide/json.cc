@@ -87,7 +87,8 @@ BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
 BOOST_DESCRIBE_STRUCT(RescueLook, (), (prefix, count, sum_percent, asked_again))
 BOOST_DESCRIBE_STRUCT(Case, (),
                       (window, stage, evidence, far_window, fork_window, verdict, since_step,
-                       scores, search, looks, left_percent, left_error_percent))
+                       scores, search, looks, left_percent, left_error_percent, rescued_by,
+                       rescue_asked))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
                        deadline, steps_since, silence_recorded, attempt))

@@ -145,6 +145,8 @@ struct Case {
   std::vector<RescueLook> looks;  // of sets that are asked
   double left_percent = 0;        // by the set that was shown last to take the damage away
   double left_error_percent = 0;
+  std::string rescued_by;     // who has shown that; empty: the trainer
+  bool rescue_asked = false;  // a second source was asked about the set that the search has found
 };
 
 // The run's instrument: how far BF16 and BF16 with another order of sums part in a window.

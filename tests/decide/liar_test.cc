@@ -427,5 +427,25 @@ TEST(LiarTest, AScaleThatGrowsIsSaid) {
   EXPECT_THAT(run.directives(""), IsEmpty());
 }
 
+// One that says of any rescue that the damage is gone would have an innocent site pinned.
+TEST(LiarTest, ARescueThatOneVerifierMakesUpPinsNothing) {
+  for (const char* liar : {"v1:1", "v2:2", "v3:3"}) {
+    Truth truth = numerical_fault({kGuilty}, 201, 100'000);
+    truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+    truth.total_steps = 1500;
+    SimulatedRun run(truth, with([](Policy& p) { p.attribution.scores = false; }));
+    run.lie = [&](ReplayFinished& answer) {
+      if (answer.verifier == liar && answer.purpose == "attribution" && answer.run_end_loss_bf16)
+        answer.replay_end_loss_bf16 = *answer.run_end_loss_bf16 / 1.04;
+    };
+    run.start();
+    run.train_until(1000);
+    for (const RecordDecision& blame : run.decisions("attribution")) {
+      for (const std::string& site : blame.sites) EXPECT_EQ(site, kGuilty) << liar;
+    }
+    EXPECT_LT(run.damage, 1) << liar;
+  }
+}
+
 }  // namespace
 }  // namespace gnomon::decide

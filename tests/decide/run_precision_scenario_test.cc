@@ -56,14 +56,14 @@ TEST(RunPrecisionScenarioTest, SpoiltSecondMomentsAreNamedPinnedAndReturned) {
   RunPrecision pinned = kLow;
   pinned.second_moment = "fp32";
   expect_blamed_and_given_back(run_scenario("SecondMoments"), "optimizer.second_moment", pinned,
-                               "FP8 second moments (optimizer.second_moment)", 4);
+                               "FP8 second moments (optimizer.second_moment)", 5);
 }
 
 TEST(RunPrecisionScenarioTest, AWireThatSpoilsGradientsIsNamedPinnedAndReturned) {
   RunPrecision pinned = kLow;
   pinned.gradients = "full";
   expect_blamed_and_given_back(run_scenario("GradientsOnTheWire"), "communication.gradients",
-                               pinned, "gradients sent as E5M2 (communication.gradients)", 8);
+                               pinned, "gradients sent as E5M2 (communication.gradients)", 9);
 }
 
 // The foremost site of the analysis is asked before them: blaming it costs no replay more.
