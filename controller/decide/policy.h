@@ -283,7 +283,8 @@ struct Policy {
     template <class Visitor>
     static void describe(Visitor&& v) {
       using S = Return;
-      v("enabled", &S::enabled, Setting{.help = "Try FP8 again after an action."});
+      v("enabled", &S::enabled,
+        Setting{.help = "Try FP8 again after an action, but for one about an offset."});
       v("quiet_windows", &S::quiet_windows,
         Setting{.range = {0, 1e6},
                 .help = "Quiet windows after an action before the first probe."});

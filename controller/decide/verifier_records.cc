@@ -266,14 +266,13 @@ std::optional<double> reports_over(const ReplayFinished& replay) {
     if (!std::isfinite(own) || !std::isfinite(run) || own == 0) return std::nullopt;
     return 100 * (run - own) / std::abs(own);
   };
-  // The first step has equal weights: what parts the losses there is no damage.
-  const std::optional<double> at_first = count > 1 ? over(0) : std::nullopt;
-  if (!at_first) return std::nullopt;
   Mean mean;
-  for (size_t i = count > kReportedSteps ? count - kReportedSteps : 1; i < count; ++i) {
-    if (const std::optional<double> now = over(i)) mean.add(*now - *at_first);
+  for (size_t i = count > kReportedSteps ? count - kReportedSteps : 0; i < count; ++i) {
+    if (const std::optional<double> now = over(i)) mean.add(*now);
   }
-  return mean.n > 0 ? std::optional<double>(mean.mean) : std::nullopt;
+  if (mean.n == 0) return std::nullopt;
+  // The first step has equal weights: where FP8 evaluates lower there, damage shows as a rise.
+  return mean.mean - std::min(over(0).value_or(0), 0.0);
 }
 
 // The base below which nobody is blinded.

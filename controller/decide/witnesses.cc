@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kHonestDeviations = 4;   // of D, that honest replays of one window may part by
 constexpr double kUnknown = 3;            // ceilings, while it is not known what D's deviation is
-constexpr double kReportsThatName = 0.8;  // per cent: six deviations of healthy windows
+constexpr double kReportsThatName = 0.6;  // per cent: six deviations of healthy windows
 
 }  // namespace
 
