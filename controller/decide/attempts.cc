@@ -23,6 +23,10 @@ namespace {
 
 std::string gone_back(int64_t base) { return fmt::format("the run went back to step {}", base); }
 
+bool may_go_back(const Core& core) {
+  return !core.s.paused && !core.held() && !core.s.directive && core.muted().empty();
+}
+
 // The run had ended and goes on: what its end has cut off is taken up.
 void take_up(Core& core, int64_t base_step) {
   State& s = core.s;
@@ -32,8 +36,7 @@ void take_up(Core& core, int64_t base_step) {
     s.recovery = Recovery{
         .rung = contained->rung, .plan_version = contained->plan_version, .harm_step = base_step};
   const int64_t owed = std::exchange(s.standing.owed_step, -1);
-  const bool may_go_back = !s.paused && !core.held() && !s.directive && core.muted().empty();
-  if (owed < 0 || base_step <= owed || !may_go_back) return;
+  if (owed < 0 || base_step <= owed || !may_go_back(core)) return;
   go_back_unexplained(core, owed + 1,
                       fmt::format("The run ended before it could go back to step {}", owed));
 }
@@ -95,7 +98,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.standing.due_step = 0;
   if (event.cause != "rollback") s.standing.promised.reset();
   s.hold_due = core.held();
-  if (of_undone && !s.paused && !core.held() && !s.directive && core.muted().empty()) {
+  if (of_undone && may_go_back(core)) {
     go_back_unexplained(
         core, reached + 1,
         fmt::format("Attempt {} begins at step {}, where attempt {} has not been: the run was "

@@ -133,7 +133,7 @@ void Leases::restore(LedgerTransaction& transaction) {
   }
 }
 
-// Of runs that are in memory: one that is read for the first time may end or order replays.
+// The runs are in memory: one that is read for the first time may end or order replays.
 void Leases::restore_runs(LedgerTransaction& transaction, const std::set<int64_t>& runs) {
   Connection& connection = transaction.connection();
   const double now = runs_.steady_now();

@@ -92,9 +92,9 @@ class ReplayQueue {
 
   // The trainer of a known run asks for replays, and counts as one who does until `counts_until`.
   void record_trainer(int64_t run, const Abilities& can, double counts_until);
-  // Whether it can do this arm, as far as is known.
+  // True when the trainer can do this arm, as far as is known.
   bool trainer_can(int64_t run, const std::string& arm) const;
-  // Whether it asks now and may do this arm in place of verifiers.
+  // True when the trainer asks now and may do this arm in place of verifiers.
   bool trainer_takes(int64_t run, const std::string& arm, double now) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.

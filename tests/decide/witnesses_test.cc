@@ -70,7 +70,7 @@ TEST(LiarThroughoutTest, HarmsNobody) {
   }
 }
 
-// Of steps that chance decides, one of three honest answers stands alone half of the time.
+// Chance decides the step: one of three honest answers stands alone half of the time.
 TEST(HonestNoiseTest, NamesNobodyWhereChanceDecidesASpike) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Truth truth;

@@ -11,7 +11,17 @@ import time
 
 import pytest
 from daemon import wait_for
-from trainer import SITES, Trainer, take_steps, take_steps_until
+from trainer import (
+    BLOCK,
+    SITES,
+    Inbox,
+    Trainer,
+    answers,
+    offline,
+    rollback,
+    take_steps,
+    take_steps_until,
+)
 
 import gnomon
 
@@ -167,6 +177,36 @@ def test_a_pause_without_a_controller_ends_with_it(trainer: Trainer) -> None:
     take_steps(run, 1)
     assert time.monotonic() - begun > 0.8
     trainer.wait_for_steps(2)
+
+
+def test_a_directive_that_waited_for_the_controller_is_not_undone_by_its_return(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, on_rollback=lambda to: None)
+    assert run._lead is not None
+    take_steps(run, 3)
+    run._lead.contact.failed()
+    run._attend()
+    take_steps(run, 1)
+    assert run.plan.version == -1
+    run._lead.contact.succeeded()
+    run._lead._inbox = Inbox(rollback(1, 3, "/ck-3", BLOCK, 5))  # type: ignore[assignment]
+    run._attend()
+    take_steps(run, 1)
+    assert (run.plan.version, run.newest_step) == (5, 4)
+    run._close(0)
+
+
+def test_a_trainer_that_must_be_restarted_for_bf16_says_no_bf16(tmp_path: pathlib.Path) -> None:
+    restart = gnomon.Capabilities(when="restart", rollback="restart")
+    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, capabilities=restart)
+    assert run._lead is not None
+    run._lead.contact.failed()
+    run._attend()
+    take_steps(run, 2)
+    assert run.plan.version == 1
+    assert "plan_without_controller" not in " ".join(answers(run))
+    run._close(0)
 
 
 def test_offline_writes_down_what_is_sent_later(trainer: Trainer) -> None:

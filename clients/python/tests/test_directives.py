@@ -10,14 +10,23 @@ from typing import Any
 
 import pytest
 from daemon import Daemon, wait_for
-from trainer import PLAN, SITES, Trainer, take_steps, take_steps_until
+from trainer import (
+    BLOCK,
+    PLAN,
+    SITES,
+    Inbox,
+    Trainer,
+    answers,
+    offline,
+    rollback,
+    take_steps,
+    take_steps_until,
+)
 
 import gnomon
 from gnomon.directives import DirectiveInbox
 from gnomon.records import Directive
 from gnomon.run import Run
-
-BLOCK = '[[rule]]\nmatch = "*"\ngemms = "fp8"\nrecipe = "block"\n'
 
 
 def directives(daemon: Daemon) -> list[dict[str, Any]]:
@@ -220,39 +229,6 @@ def test_a_plan_at_a_restart_ends_the_process_and_is_applied_by_the_next(
     assert (last["attempt"], last["plan_version"]) == (2, row["plan_version"])
 
 
-class Inbox:
-    """Directives of a test's own, for what a person cannot order."""
-
-    def __init__(self, *left: Directive) -> None:
-        self.left = list(left)
-
-    def pop(self) -> Directive | None:
-        return self.left.pop(0) if self.left else None
-
-    def close(self) -> list[Directive]:
-        return self.left
-
-
-def rollback(number: int, to_step: int, uri: str, plan: str = "", version: int = 0) -> Directive:
-    its = Directive(number, "rollback", checkpoint_uri=uri, to_step=to_step, reason="spoiled")
-    its.plan, its.plan_version = plan, version
-    return its
-
-
-def offline(folder: pathlib.Path, *left: Directive, **arguments: Any) -> Run:
-    given = {"project": "x", "name": "y", "sites": SITES, "plan": PLAN, "mode": "offline"}
-    run = gnomon.init(**{**given, "directory": folder, **arguments})
-    assert run._lead is not None
-    run._lead._inbox = Inbox(*left)  # type: ignore[assignment]
-    return run
-
-
-def answers(run: Run) -> list[str]:
-    assert run._lead is not None
-    run._lead.outbox.flush()
-    return [f"{it.target} {it.body}" for it in run._lead.spool.others()]
-
-
 def test_a_rollback_loads_the_checkpoint_and_begins_the_next_attempt(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -273,36 +249,6 @@ def test_a_rollback_loads_the_checkpoint_and_begins_the_next_attempt(
     assert '"attempt":1' in said[applied]
     assert '"step":8' in said[applied]
     assert '"cause":"rollback"' in said[applied + 1]
-    run._close(0)
-
-
-def test_a_directive_that_waited_for_the_controller_is_not_undone_by_its_return(
-    tmp_path: pathlib.Path,
-) -> None:
-    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, on_rollback=lambda to: None)
-    assert run._lead is not None
-    take_steps(run, 3)
-    run._lead.contact.failed()
-    run._attend()
-    take_steps(run, 1)
-    assert run.plan.version == -1
-    run._lead.contact.succeeded()
-    run._lead._inbox = Inbox(rollback(1, 3, "/ck-3", BLOCK, 5))  # type: ignore[assignment]
-    run._attend()
-    take_steps(run, 1)
-    assert (run.plan.version, run.newest_step) == (5, 4)
-    run._close(0)
-
-
-def test_a_trainer_that_must_be_restarted_for_bf16_says_no_bf16(tmp_path: pathlib.Path) -> None:
-    restart = gnomon.Capabilities(when="restart", rollback="restart")
-    run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, capabilities=restart)
-    assert run._lead is not None
-    run._lead.contact.failed()
-    run._attend()
-    take_steps(run, 2)
-    assert run.plan.version == 1
-    assert "plan_without_controller" not in " ".join(answers(run))
     run._close(0)
 
 

@@ -8,10 +8,14 @@ from typing import Any
 from daemon import Daemon, wait_for
 
 import gnomon
+from gnomon.records import Directive
 from gnomon.run import Run
 
 SITES = [f"model.layers.{i}.mlp.up_proj" for i in range(3)]
 PLAN = 'version = 1\n[[rule]]\nmatch = "*"\ngemms = "fp8"\n'
+
+
+BLOCK = '[[rule]]\nmatch = "*"\ngemms = "fp8"\nrecipe = "block"\n'
 
 
 class Trainer:
@@ -58,3 +62,36 @@ def take_steps_until(run: Run, condition: Any, seconds: float = 15) -> None:
         return condition()
 
     wait_for(step, seconds)
+
+
+class Inbox:
+    """Directives of a test's own, for what a person cannot order."""
+
+    def __init__(self, *left: Directive) -> None:
+        self.left = list(left)
+
+    def pop(self) -> Directive | None:
+        return self.left.pop(0) if self.left else None
+
+    def close(self) -> list[Directive]:
+        return self.left
+
+
+def rollback(number: int, to_step: int, uri: str, plan: str = "", version: int = 0) -> Directive:
+    its = Directive(number, "rollback", checkpoint_uri=uri, to_step=to_step, reason="spoiled")
+    its.plan, its.plan_version = plan, version
+    return its
+
+
+def offline(folder: pathlib.Path, *left: Directive, **arguments: Any) -> Run:
+    given = {"project": "x", "name": "y", "sites": SITES, "plan": PLAN, "mode": "offline"}
+    run = gnomon.init(**{**given, "directory": folder, **arguments})
+    assert run._lead is not None
+    run._lead._inbox = Inbox(*left)  # type: ignore[assignment]
+    return run
+
+
+def answers(run: Run) -> list[str]:
+    assert run._lead is not None
+    run._lead.outbox.flush()
+    return [f"{it.target} {it.body}" for it in run._lead.spool.others()]
