@@ -79,14 +79,15 @@ void forget_steps(rehearsal::Trace& trace) {
   }
 }
 
-// A run whose observed twin is recorded and orders no action would be the same to the bit.
+// A run whose observed twin is recorded and would have ordered nothing more is the same to the bit.
 bool is_known(const rehearsal::CatalogueRun& run, const fs::path& traces) {
   rehearsal::CatalogueRun twin = run;
   twin.role = "observed";
   const fs::path observed = traces / twin.file_name();
   if (run.role != "enforced" || !fs::exists(observed)) return false;
-  return std::ranges::none_of(rehearsal::Trace::read(observed).decisions,
-                              [](const auto& each) { return each.decision.kind == "action"; });
+  return std::ranges::none_of(rehearsal::Trace::read(observed).decisions, [](const auto& each) {
+    return each.decision.kind == "action" && !each.decision.enforced;
+  });
 }
 
 void Recorder::work(int job) {

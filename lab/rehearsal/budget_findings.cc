@@ -22,7 +22,9 @@ namespace json = boost::json;
 constexpr double kEndPercent = 0.5;
 const std::vector<std::string> kRivals = {"fixed", "ewma", "glr", "cusum"};
 
-json::object spread_of(const std::vector<double>& values) {
+// Of those that are numbers.
+json::object spread_of(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return std::isnan(value); });
   return {{"median", finite(quantile(values, 0.5))}, {"most", finite(quantile(values, 1))}};
 }
 
@@ -32,8 +34,13 @@ bool accuses(const decide::RecordDecision& decision) {
   return decision.kind == "alarm" || decision.kind == "health";
 }
 
+// An observed run's actions are not enforced, but for the quarantine of a verifier.
+bool would_act(const decide::RecordDecision& decision) {
+  return decision.kind == "action" && decision.action != "none";
+}
+
 bool acts(const decide::RecordDecision& decision) {
-  return decision.kind == "action" && decision.enforced && decision.action != "none";
+  return would_act(decision) && decision.enforced;
 }
 
 // Step of the first alarm or health decision after something went wrong; of a liar, its quarantine.
@@ -45,6 +52,26 @@ std::optional<int64_t> caught_at(const RecordedRun& run) {
     if (found) return each.decision.step;
   }
   return std::nullopt;
+}
+
+// Step of the first verdict that is right. A flip beside a lasting fault is not what does harm.
+std::optional<int64_t> blamed_at(const RecordedRun& run) {
+  std::vector<std::string> right = run.label.right_verdicts;
+  const auto flip = [](const std::string& verdict) { return verdict == "transient_fault"; };
+  if (!std::ranges::all_of(right, flip)) std::erase_if(right, flip);
+  for (const TracedDecision& each : run.trace->decisions) {
+    if (each.decision.step < run.label.fault_from.value_or(0)) continue;
+    if (each.decision.kind == "verdict" && std::ranges::count(right, each.decision.verdict) > 0) {
+      return each.decision.step;
+    }
+  }
+  return std::nullopt;
+}
+
+// Nothing where there is no step.
+json::value after_fault(const RecordedRun& run, std::optional<int64_t> step) {
+  if (!step) return nullptr;
+  return *step - run.label.fault_from.value_or(0);
 }
 
 template <typename Is>
@@ -61,7 +88,7 @@ double share_percent(const RecordedRun& run) {
 std::optional<double> cost_of(const Series& series) {
   double sum = 0;
   int64_t count = 0;
-  for (size_t i = series.first_faulty + 1; i < series.samples.size(); ++i) {
+  for (size_t i = series.first_filled; i < series.samples.size(); ++i) {
     if (!std::isfinite(series.samples[i].d_percent)) return series.samples[i].d_percent;
     sum += series.samples[i].d_percent;
     count += 1;
@@ -111,10 +138,12 @@ class BudgetFindings {
   json::object all() {
     return {{"bench", "detect"},
             {"study", "budget"},
+            {"cores", cores()},
             {"chance_fp8_percent", json::value_from(runs_.chance_fp8)},
             {"noise_percent", json::value_from(noise_)},
             {"healthy", healthy()},
             {"harmful", harmful()},
+            {"missed", missed()},
             {"ends", ends()},
             {"liars", liars()},
             {"rivals", rivals()},
@@ -125,8 +154,10 @@ class BudgetFindings {
  private:
   void measure_noise();
   bool repeats_observed(const RecordedRun& run) const;
+  json::object cores() const;
   json::object healthy() const;
   json::object harmful() const;
+  json::array missed() const;
   json::object ends() const;
   json::object liars() const;
   json::object rivals() const;
@@ -138,7 +169,7 @@ class BudgetFindings {
   std::optional<int64_t> promised(const RecordedRun& run) const;
   bool covered(const RecordedRun& run) const;
   bool ends_well(const RecordedRun& run) const;
-  json::object counts(const std::vector<RecordedRun>& runs) const;
+  json::object promise() const;
 
   const decide::Policy& policy_;
   RecordedRuns runs_;
@@ -188,8 +219,7 @@ bool BudgetFindings::covered(const RecordedRun& run) const {
 }
 
 bool BudgetFindings::ends_well(const RecordedRun& run) const {
-  return run.above_fp8 &&
-         *run.above_fp8 <= std::max(kEndPercent, kHarmDeviations * run.chance_percent);
+  return *run.above_fp8 <= std::max(kEndPercent, kHarmDeviations * run.chance_percent);
 }
 
 // Without an action an enforced run is the observed one, to the bit.
@@ -203,6 +233,7 @@ bool BudgetFindings::repeats_observed(const RecordedRun& run) const {
 
 json::object healthy_counts(const std::vector<RecordedRun>& runs) {
   int64_t count = 0, windows = 0, alarms = 0, actions = 0, calls = 0, steps = 0;
+  std::map<std::string, int64_t> verdicts;
   std::vector<double> shares;
   for (const RecordedRun& run : runs) {
     if (run.label.fault_from) continue;
@@ -211,7 +242,10 @@ json::object healthy_counts(const std::vector<RecordedRun>& runs) {
     windows += std::ranges::count_if(run.trace->windows,
                                      [](const auto& each) { return each.d_percent.has_value(); });
     alarms += count_decisions(run, accuses);
-    actions += count_decisions(run, acts);
+    actions += count_decisions(run, would_act);
+    for (const TracedDecision& each : run.trace->decisions) {
+      if (each.decision.kind == "verdict") verdicts[each.decision.verdict] += 1;
+    }
     calls += count_decisions(run, [](const auto& each) { return each.kind == "sentinel"; });
     shares.push_back(share_percent(run));
   }
@@ -219,7 +253,9 @@ json::object healthy_counts(const std::vector<RecordedRun>& runs) {
           {"steps", steps},
           {"windows", windows},
           {"alarms", alarms},
+          {"verdicts", json::value_from(verdicts)},
           {"actions", actions},
+          {"actions_high_95", poisson_high_95(actions)},
           {"sentinel_calls", calls},
           {"share_percent", spread_of(shares)}};
 }
@@ -228,61 +264,122 @@ json::object BudgetFindings::healthy() const {
   std::vector<RecordedRun> at_budget = observed_;
   std::ranges::copy_if(runs_.enforced, std::back_inserter(at_budget),
                        [this](const RecordedRun& run) { return !repeats_observed(run); });
-  return {{"budget", healthy_counts(at_budget)}, {"half_of_every_50", healthy_counts(half_)}};
+  return {{"budget", healthy_counts(at_budget)}, {"half", healthy_counts(half_)}};
 }
 
-json::object BudgetFindings::counts(const std::vector<RecordedRun>& runs) const {
-  int64_t harmed = 0, caught = 0, promise = 0, kept = 0, in_time = 0;
-  std::vector<double> delays;
-  json::array missed;
+json::object harmful_counts(const std::vector<RecordedRun>& runs) {
+  int64_t harmed = 0;
+  std::vector<double> delays, blames;
   for (const RecordedRun& run : runs) {
     if (!run.harmful()) continue;
     harmed += 1;
-    const std::optional<int64_t> at = caught_at(run);
-    const bool is_covered = covered(run);
-    promise += is_covered;
-    if (!at) {
-      missed.push_back({{"fault", run.label.fault},
-                        {"configuration", run.label.configuration},
-                        {"seed", run.label.seed},
-                        {"covered", is_covered},
-                        {"cost_percent", finite(cost(run).value_or(std::nan("")))}});
-      continue;
-    }
-    caught += 1;
-    kept += is_covered;
-    delays.push_back(static_cast<double>(*at - *run.label.fault_from));
-    in_time += is_covered && *at - *run.label.fault_from <= *promised(run);
+    const auto from = static_cast<double>(*run.label.fault_from);
+    if (const auto at = caught_at(run)) delays.push_back(static_cast<double>(*at) - from);
+    if (const auto at = blamed_at(run)) blames.push_back(static_cast<double>(*at) - from);
   }
-  return {{"runs", harmed},
-          {"caught", caught},
-          {"covered", promise},
-          {"covered_caught", kept},
-          {"covered_in_time", in_time},
-          {"median_delay_steps", finite(quantile(delays, 0.5))},
-          {"p95_delay_steps", finite(quantile(delays, 0.95))},
-          {"missed", std::move(missed)}};
+  const auto steps = [](const std::vector<double>& values) {
+    return json::object{{"runs", std::ssize(values)},
+                        {"median", finite(quantile(values, 0.5))},
+                        {"p95", finite(quantile(values, 0.95))},
+                        {"most", finite(quantile(values, 1))}};
+  };
+  return {{"runs", harmed}, {"steps_to_alarm", steps(delays)}, {"steps_to_blame", steps(blames)}};
+}
+
+json::object BudgetFindings::promise() const {
+  int64_t all = 0, caught = 0, in_time = 0;
+  for (const RecordedRun& run : observed_) {
+    if (!run.harmful() || !covered(run)) continue;
+    all += 1;
+    const std::optional<int64_t> at = caught_at(run);
+    caught += at.has_value();
+    in_time += at && *at - *run.label.fault_from <= *promised(run);
+  }
+  return {{"covered", all}, {"caught", caught}, {"in_time", in_time}};
 }
 
 json::object BudgetFindings::harmful() const {
-  return {{"budget", counts(observed_)}, {"half_of_every_50", counts(half_)}};
+  std::vector<RecordedRun> beside_half;
+  std::ranges::copy_if(observed_, std::back_inserter(beside_half),
+                       [this](const RecordedRun& run) { return half_of(run) != nullptr; });
+  return {{"budget", harmful_counts(observed_)},
+          {"promise", promise()},
+          {"budget_beside_half", harmful_counts(beside_half)},
+          {"half", harmful_counts(half_)}};
 }
 
-json::object BudgetFindings::ends() const {
-  int64_t ended = 0, well = 0, held = 0;
-  std::vector<double> above;
-  for (const RecordedRun& run : runs_.enforced) {
-    if (!runs_.harmed(run) || !caught_at(run)) continue;
-    held += run.trace->result.outcome != "completed";
-    if (run.trace->result.outcome != "completed") continue;
-    ended += 1;
-    well += ends_well(run);
-    above.push_back(run.above_fp8.value_or(std::nan("")));
+// Faulty runs without an alarm, harmful or not.
+json::array BudgetFindings::missed() const {
+  json::array result;
+  for (const RecordedRun& run : observed_) {
+    if (!run.label.fault_from || run.label.lies || caught_at(run)) continue;
+    result.push_back({{"fault", run.label.fault},
+                      {"configuration", run.label.configuration},
+                      {"seed", run.label.seed},
+                      {"harmful", run.harmful()},
+                      {"above_healthy_percent", finite(run.above_fp8.value_or(std::nan("")))},
+                      {"harmful_above_percent", run.harmful_above_percent()}});
   }
-  return {{"completed", ended},
-          {"held", held},
-          {"within", well},
-          {"above_healthy_percent", spread_of(above)}};
+  return result;
+}
+
+// Recorded runs by the revision that made them; and enforced runs whose first alarm is not that of
+// their observed twin, as of the same core it must be.
+json::object BudgetFindings::cores() const {
+  std::map<std::string, int64_t> revisions;
+  for (const auto* group : {&observed_, &half_, &runs_.enforced}) {
+    for (const RecordedRun& run : *group) revisions[run.label.revision] += 1;
+  }
+  int64_t differ = 0;
+  for (const RecordedRun& run : runs_.enforced) {
+    const auto twin = std::ranges::find(observed_, run.key(), &RecordedRun::key);
+    differ += twin != observed_.end() && caught_at(*twin) != caught_at(run);
+  }
+  return {{"revisions", json::value_from(revisions)}, {"twins_that_differ", differ}};
+}
+
+// Ends of enforced runs in which the fault harmed the observed twin.
+struct EndCounts {
+  int64_t completed = 0, within = 0;
+  double deviations = 0;  // of chance, summed
+  std::vector<double> above;
+
+  json::object to_json() const {
+    return {{"completed", completed},
+            {"within", within},
+            {"deviations", finite(deviations / std::sqrt(static_cast<double>(completed)))},
+            {"above_healthy_percent", spread_of(above)}};
+  }
+};
+
+json::object BudgetFindings::ends() const {
+  EndCounts all;
+  std::map<std::string, EndCounts> faults;
+  std::map<std::string, int64_t> others;
+  int64_t unattended = 0;
+  std::vector<double> shares;
+  for (const RecordedRun& run : runs_.enforced) {
+    if (!runs_.harmed(run)) continue;
+    unattended += count_decisions(run, acts) == 0;
+    shares.push_back(share_percent(run));
+    if (run.trace->result.outcome != "completed") {
+      others[run.trace->result.outcome] += 1;
+      continue;
+    }
+    for (EndCounts* each : {&all, &faults[run.label.fault]}) {
+      each->completed += 1;
+      each->within += ends_well(run);
+      each->deviations += *run.above_fp8 / run.chance_percent;
+      each->above.push_back(*run.above_fp8);
+    }
+  }
+  json::object by_fault;
+  for (const auto& [name, each] : faults) by_fault[name] = each.to_json();
+  return {{"all", all.to_json()},
+          {"not_completed", json::value_from(others)},
+          {"unattended", unattended},
+          {"share_percent", spread_of(shares)},
+          {"by_fault", std::move(by_fault)}};
 }
 
 json::object BudgetFindings::liars() const {
@@ -292,16 +389,15 @@ json::object BudgetFindings::liars() const {
   };
   std::map<std::string, Lies> lies;
   int64_t honest = 0;
-  for (const auto* group : {&observed_, &runs_.enforced}) {
-    for (const RecordedRun& run : *group) {
-      honest += count_decisions(run, names_honest);
-      if (!run.label.lies) continue;
-      Lies& kind = lies[run.label.fault];
-      kind.runs += 1;
-      if (!caught_at(run)) continue;
-      kind.named += 1;
-      kind.windows.push_back(static_cast<double>(windows_of_liar(run)));
-    }
+  for (const RecordedRun& run : runs_.enforced) honest += count_decisions(run, names_honest);
+  for (const RecordedRun& run : observed_) {
+    honest += count_decisions(run, names_honest);
+    if (!run.label.lies) continue;
+    Lies& kind = lies[run.label.fault];
+    kind.runs += 1;
+    if (!caught_at(run)) continue;
+    kind.named += 1;
+    kind.windows.push_back(static_cast<double>(windows_of_liar(run)));
   }
   json::object result{{"honest_named", honest}};
   for (const auto& [name, kind] : lies) {
@@ -369,21 +465,21 @@ json::array BudgetFindings::rows() const {
         break;
       }
     }
-    result.push_back(
-        {{"role", role},
-         {"configuration", run.label.configuration},
-         {"fault", run.label.fault},
-         {"seed", run.label.seed},
-         {"outcome", run.trace->result.outcome},
-         {"caught_at", at ? json::value(*at) : nullptr},
-         {"delay_steps", at ? json::value(*at - run.label.fault_from.value_or(0)) : nullptr},
-         {"harmful", run.harmful()},
-         {"promised_steps", within ? json::value(*within) : nullptr},
-         {"cost_percent", finite(cost(run).value_or(std::nan("")))},
-         {"verdict", verdict},
-         {"share_percent", share_percent(run)},
-         {"above_bf16_percent", finite(run.above_bf16.value_or(std::nan("")))},
-         {"above_healthy_percent", finite(run.above_fp8.value_or(std::nan("")))}});
+    result.push_back({{"role", role},
+                      {"configuration", run.label.configuration},
+                      {"fault", run.label.fault},
+                      {"seed", run.label.seed},
+                      {"outcome", run.trace->result.outcome},
+                      {"delay_steps", after_fault(run, at)},
+                      {"blame_steps", after_fault(run, blamed_at(run))},
+                      {"harmful", run.harmful()},
+                      {"promised_steps", within ? json::value(*within) : nullptr},
+                      {"cost_percent", finite(cost(run).value_or(std::nan("")))},
+                      {"verdict", verdict},
+                      {"share_percent", share_percent(run)},
+                      {"harmful_above_percent", run.harmful_above_percent()},
+                      {"above_bf16_percent", finite(run.above_bf16.value_or(std::nan("")))},
+                      {"above_healthy_percent", finite(run.above_fp8.value_or(std::nan("")))}});
   };
   for (const RecordedRun& run : observed_) add(run, "observed");
   for (const RecordedRun& run : half_) add(run, "half");

@@ -11,16 +11,17 @@
 namespace gnomon::rehearsal {
 
 // Keys:
-//   healthy   runs, windows, false alarms, actions and calls of sentinels in runs without a fault;
-//             share_percent: replays over training, median and most; the same for half of every 50
-//             steps
-//   harmful   runs (recorded_runs.h) of the observed role: caught, covered by the promise, of those
-//             caught and caught in time; the same for half of every 50 steps
-//   ends      enforced runs that were harmed and caught, and how many end within 0.5% of the
-//             healthy end or within chance
+//   cores     runs by the revision that recorded them
+//   healthy   runs without a fault: alarms, actions (also those that `observe` only says), calls of
+//             sentinels; share_percent: replays over training
+//   harmful   runs (recorded_runs.h) of the observed role: steps to the first alarm, and to the
+//             first right verdict; what the promise covered; the runs that were also recorded with
+//             half of every 50 steps, both ways
+//   missed    faulty runs without an alarm, harmful or not
+//   ends      enforced runs that the fault harmed: how many end within 0.5% of the healthy end or
+//             within chance, each alone, and in deviations of chance together; what replays cost
 //   liars     by lie: runs, named, windows of the liar until it was named; honest verifiers named
 //   rivals    harmful runs caught, and false alarms, on the same windows
-//   gradient_switch  gradient_switch.h
 //   by_fault  kind and strength
 //   runs      a row for each watched run
 // `policy`: for the promise. The traces' steps are not read.

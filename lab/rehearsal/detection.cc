@@ -28,6 +28,7 @@ int64_t total_false_alarms(const std::vector<Series>& all, const decide::GapSett
 RunLabel label_of(const Trace& trace) {
   const json::object setup = json::parse(trace.setup).as_object();
   RunLabel label;
+  label.revision = setup.contains("revision") ? text(setup, "revision") : "unknown";
   label.configuration = text(setup, "configuration");
   label.fault = text(setup, "fault");
   label.seed = setup.at("seed").to_number<int64_t>();
@@ -72,6 +73,8 @@ Series series_of(const Trace& trace) {
   for (const TracedWindow& window : windows) {
     const bool faulty = label.fault_from && window.start_step + window.steps >= *label.fault_from;
     if (!faulty) series.first_faulty = series.samples.size() + 1;
+    const bool filled = label.fault_from && window.start_step + 1 >= *label.fault_from;
+    if (!filled) series.first_filled = series.samples.size() + 1;
     series.samples.push_back({.d_percent = *window.d_percent,
                               .steps = static_cast<double>(window.steps),
                               .tokens_per_step = static_cast<double>(label.tokens_per_step),

@@ -14,6 +14,7 @@ namespace gnomon::rehearsal {
 
 // What a trace's setup says of the run.
 struct RunLabel {
+  std::string revision;  // of what recorded it; "unknown" before 29 November 2026
   std::string configuration;
   std::string fault;  // "none", or kind:strength
   int64_t seed = 1;
@@ -37,6 +38,8 @@ struct Series {
   std::vector<decide::GapSample> samples;
   // The first sample whose window the fault has reached; samples.size() when none.
   size_t first_faulty = 0;
+  // The first sample whose window it fills, steps that it spares left aside.
+  size_t first_filled = 0;
 };
 Series series_of(const Trace& trace);
 

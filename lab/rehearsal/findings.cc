@@ -145,10 +145,7 @@ void add_detection(json::object& result, const std::vector<RecordedRun>& observe
   const int64_t alarms = false_alarms(healthy, own);
   result["healthy_windows"] = windows;
   result["false_alarms"] = alarms;
-  // Wilson and Hilferty's upper limit of a Poisson mean.
-  const double next = static_cast<double>(alarms) + 1;
-  result["false_alarms_high_95"] =
-      next * std::pow(1 - 1 / (9 * next) + 1.96 / (3 * std::sqrt(next)), 3);
+  result["false_alarms_high_95"] = poisson_high_95(alarms);
   const Delays delays = delays_of(observed, own);
   result["harmful_runs"] = static_cast<int64_t>(delays.all.size());
   add_delays(result, delays);

@@ -25,8 +25,14 @@ inline boost::json::value share(int64_t of, int64_t all) {
 inline double quantile(std::vector<double> values, double q) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   std::ranges::sort(values);
-  const auto last = static_cast<double>(values.size() - 1);
-  return values[static_cast<size_t>(std::ceil(q * last))];
+  const double rank = std::ceil(q * static_cast<double>(values.size()));
+  return values[static_cast<size_t>(std::max(rank, 1.0)) - 1];
+}
+
+// Wilson and Hilferty's upper limit of the mean of a Poisson variable of which `count` came.
+inline double poisson_high_95(int64_t count) {
+  const double next = static_cast<double>(count) + 1;
+  return next * std::pow(1 - 1 / (9 * next) + 1.96 / (3 * std::sqrt(next)), 3);
 }
 
 }  // namespace gnomon::rehearsal

@@ -1,9 +1,13 @@
 #include "lab/rehearsal/recorded_runs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
+
+#include "base/errors.h"
 
 namespace gnomon::rehearsal {
 namespace {
@@ -64,11 +68,17 @@ double chance_beside(const RecordedRun& run, const Ends& ends,
 
 }  // namespace
 
+double RecordedRun::harmful_above_percent() const {
+  return std::max(kHarmPercent, kHarmDeviations * chance_percent);
+}
+
 bool RecordedRun::harmful() const {
-  if (healthy() || generic()) return false;
-  if (!above_bf16 || !above_fp8) return false;
-  return *above_bf16 > kHarmPercent &&
-         *above_fp8 > std::max(kHarmPercent, kHarmDeviations * chance_percent);
+  if (healthy() || generic() || label.lies) return false;
+  if (!above_bf16 || !above_fp8) {
+    throw Error(fmt::format("{}, {}, seed {}: no trace of the same run in BF16, or in healthy FP8",
+                            label.configuration, label.fault, label.seed));
+  }
+  return *above_bf16 > kHarmPercent && *above_fp8 > harmful_above_percent();
 }
 
 bool RecordedRuns::harmed(const RecordedRun& enforced_run) const {

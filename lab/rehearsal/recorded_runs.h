@@ -32,7 +32,9 @@ struct RecordedRun {
 
   bool healthy() const { return label.fault == "none"; }
   bool generic() const { return label.origin == "generic"; }
-  // By its own end: of observed runs.
+  // What its end must lie above healthy FP8's.
+  double harmful_above_percent() const;
+  // By its own end: of observed runs. Throws Error without references.
   bool harmful() const;
 
   using Key = std::tuple<std::string, std::string, int64_t>;  // configuration, fault, seed

@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/version.h"
 #include "controller/decide/decide.h"
 #include "controller/supervisor/replay_results.h"
 #include "storage/checkpoint_store.h"
@@ -130,7 +131,8 @@ void Rehearsal::set_seconds(decide::ReplayFinished& finished, const ReplayReques
 std::string Rehearsal::setup_json() const {
   json::object engine = json::parse(setup_.engine.to_json()).as_object();
   engine["data"] = fs::path(setup_.engine.data).filename().string();
-  return json::serialize(json::object{{"configuration", setup_.configuration},
+  return json::serialize(json::object{{"revision", kRevision},
+                                      {"configuration", setup_.configuration},
                                       {"fault", setup_.fault},
                                       {"seed", setup_.engine.seed},
                                       {"watched", setup_.watched},
