@@ -179,23 +179,23 @@ TEST_F(RehearsalTest, ALyingVerifierIsNamedAndNothingElseHappens) {
   }
 }
 
+// Two healthy runs and two with a liar, enforced and observed: of each pair one is counted.
 TEST_F(RehearsalTest, BudgetFindingsCountHealthyRunsAndLiars) {
   RunSetup setup = tiny();
-  setup.policy.mode = decide::Mode::kEnforce;
   setup.policy.window.every = 0;
   setup.policy.verification.budget_percent = 60;
   setup.steps = setup.engine.optimizer.total_steps = 400;
-  std::vector<Trace> traces = {rehearsal::rehearse(setup)};
-  setup.fault = "liar:low";
-  setup.lie = rehearsal::Lie::kLow;
   setup.lies_from = 61;
-  traces.push_back(rehearsal::rehearse(setup));
-  // The healthy run once more, observed: the same windows.
-  setup.fault = "none";
-  setup.lie = rehearsal::Lie::kNone;
-  setup.policy.mode = decide::Mode::kObserve;
-  traces.push_back(rehearsal::rehearse(setup));
-  const auto found = rehearsal::budget_findings(traces, setup.policy);
+  std::vector<Trace> traces;
+  for (const rehearsal::Lie lie : {rehearsal::Lie::kNone, rehearsal::Lie::kLow}) {
+    for (const decide::Mode mode : {decide::Mode::kEnforce, decide::Mode::kObserve}) {
+      setup.lie = lie;
+      setup.fault = lie == rehearsal::Lie::kNone ? "none" : "liar:low";
+      setup.policy.mode = mode;
+      traces.push_back(rehearsal::rehearse(setup));
+    }
+  }
+  auto found = rehearsal::budget_findings(traces, setup.policy);
   const auto& healthy = found.at("healthy").at("budget");
   EXPECT_EQ(healthy.at("runs"), 1);
   EXPECT_EQ(healthy.at("actions"), 0);
@@ -207,6 +207,27 @@ TEST_F(RehearsalTest, BudgetFindingsCountHealthyRunsAndLiars) {
   EXPECT_EQ(liar.at("runs"), 1);
   EXPECT_EQ(liar.at("named"), 1);
   EXPECT_EQ(found.at("liars").at("honest_named"), 0);
+  EXPECT_EQ(found.at("cores").at("twins_that_differ"), 0);
+
+  // What `observe` would have done is a false action, too.
+  decide::RecordDecision pin;
+  pin.kind = "action";
+  pin.action = "pin";
+  traces[1].decisions.push_back({.at = 100, .decision = pin});
+  found = rehearsal::budget_findings(traces, setup.policy);
+  EXPECT_EQ(found.at("healthy").at("budget").at("actions"), 1);
+}
+
+// Windows of ten steps from step 20 on: the fifth trains steps 61 to 70.
+TEST_F(RehearsalTest, AWindowIsFilledByAFaultThatItsFirstStepHas) {
+  for (const auto& [first_step, filled] : {std::pair{61, 4U}, std::pair{65, 5U}}) {
+    RunSetup setup = shifted();
+    setup.policy.mode = decide::Mode::kObserve;
+    setup.engine.faults[0].start_step = first_step;
+    const rehearsal::Series series = rehearsal::series_of(rehearsal::rehearse(setup));
+    EXPECT_EQ(series.first_faulty, 4U);
+    EXPECT_EQ(series.first_filled, filled);
+  }
 }
 
 TEST(GradientSwitchTest, CallsAreCountedFromTheFaultOn) {
