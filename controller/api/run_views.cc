@@ -281,7 +281,7 @@ std::vector<Route> run_view_routes(RunCache& runs) {
                               "Under this plan of the run; under the newest step's when it is not "
                               "given. Under the run's base plan when there is no plan of that "
                               "version.",
-                              0, INT64_MAX, {})}),
+                              INT64_MIN, INT64_MAX, {})}),
   };
 }
 

@@ -43,13 +43,11 @@ void record_step(RunNumbers& numbers, const StepNumbers& step, double reported_a
   numbers.newest_step = StepReport{step, reported_at};
 }
 
-void record_window(RunNumbers& numbers, const decide::CloseWindow& window) {
-  if (!window.d_percent) return;
-  if (numbers.newest_window && window.window < numbers.newest_window->window) return;
+void record_window(RunNumbers& numbers, const std::optional<decide::CloseWindow>& window) {
   numbers.newest_window = window;
   // D = 100 gap / L16, so L16 follows from the gap and D.
-  if (window.gap && window.offset_loss && *window.gap != 0) {
-    numbers.offset_ratio = *window.offset_loss * (*window.d_percent / 100) / *window.gap;
+  if (window && window->gap && window->offset_loss && *window->gap != 0) {
+    numbers.offset_ratio = *window->offset_loss * (*window->d_percent / 100) / *window->gap;
   }
 }
 

@@ -87,8 +87,8 @@ struct RunNumbers {
 void count_step(RunNumbers& numbers, const StepNumbers& step);
 // The same, and it is the newest one. `reported_at` in seconds since the epoch.
 void record_step(RunNumbers& numbers, const StepNumbers& step, double reported_at);
-// Windows end in any order: the newest one that was measured is kept.
-void record_window(RunNumbers& numbers, const decide::CloseWindow& window);
+// The newest window that counts, if there is one.
+void record_window(RunNumbers& numbers, const std::optional<decide::CloseWindow>& window);
 // Layers that are not in `shares` any more keep their last value; at most 200 are kept.
 void record_layers(RunNumbers& numbers, const std::vector<std::pair<std::string, double>>& shares);
 // A part of a step's statistics. Parts of older steps change nothing.

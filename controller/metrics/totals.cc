@@ -10,6 +10,8 @@
 #include "storage/ledger_health.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_statistics.h"
+#include "storage/ledger_windows.h"
+#include "storage/view_queries.h"
 
 namespace gnomon {
 namespace {
@@ -36,14 +38,6 @@ void load_newest_step(Connection& connection, int64_t run, RunNumbers& numbers) 
 
 void load_counts(Query query, Counts& counts) {
   while (query.next()) counts[query.text(0)] = static_cast<double>(query.integer(1));
-}
-
-void load_newest_window(Connection& connection, int64_t run, RunNumbers& numbers) {
-  const auto row =
-      ledger::find<WindowRow,
-                   "WHERE run = ? AND d_percent IS NOT NULL ORDER BY window DESC LIMIT 1">(
-          connection, run);
-  if (row) record_window(numbers, {*row, row->window, row->state});
 }
 
 void load_shadow(Connection& connection, int64_t run, RunNumbers& numbers) {
@@ -111,6 +105,22 @@ void add_state(RunNumbers& numbers, const decide::State& state, const decide::Po
   if (numbers.phase == "ended") numbers.verdict = decide::VerdictKind::kEnded;
 }
 
+std::function<void(RunNumbers&)> load_standing(Connection& connection, int64_t run) {
+  std::optional<decide::CloseWindow> window;
+  Query newest = connection.query(views::kNewestGap, run);
+  if (newest.next()) {
+    const auto row = ledger::find_window(connection, run, newest.integer(0)).value();
+    window = {row, row.window, row.state};
+  }
+  std::optional<int64_t> verified_step;
+  Query verified = connection.query(views::kVerifiedStep, run);
+  if (verified.next()) verified_step = verified.optional_integer(0);
+  return [window, verified_step](RunNumbers& numbers) {
+    record_window(numbers, window);
+    numbers.verified_step = verified_step;
+  };
+}
+
 RunNumbers load_run_numbers(Connection& connection, int64_t run) {
   RunNumbers numbers;
   load_step_totals(connection, run, numbers);
@@ -129,18 +139,12 @@ RunNumbers load_run_numbers(Connection& connection, int64_t run) {
   load_counts(
       connection.query("SELECT kind, count(*) FROM notices WHERE run = ? GROUP BY kind", run),
       numbers.notices);
-  load_newest_window(connection, run, numbers);
+  load_standing(connection, run)(numbers);
   load_shadow(connection, run, numbers);
   load_layers(connection, run, numbers);
   Query verify = connection.query(
       "SELECT coalesce(sum(replay_seconds + eval_seconds), 0.0) FROM results WHERE run = ?", run);
   if (verify.next()) numbers.verify_seconds = verify.real(0);
-  Query verified = connection.query(
-      "SELECT step FROM checkpoints WHERE run = ? AND verified_at IS NOT NULL ORDER BY verified_at "
-      "DESC, attempt DESC, "
-      "step DESC LIMIT 1",
-      run);
-  if (verified.next()) numbers.verified_step = verified.integer(0);
   if (std::optional<DeviceHealthRow> health = ledger::newest_health(connection, run)) {
     record_device(numbers, health->host, from_json<DeviceHealth>(health->body));
   }

@@ -2,6 +2,7 @@
 // before a restart.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -27,6 +28,8 @@ class StepTotals {
   std::map<size_t, ledger::StepTotalsRow> by_bucket_;
 };
 
+// The newest window that counts and the verified step, as the ledger has them now.
+std::function<void(RunNumbers&)> load_standing(Connection& connection, int64_t run);
 // All but what only the decision core's state knows.
 RunNumbers load_run_numbers(Connection& connection, int64_t run);
 // That: phase, whether it is paused, money.

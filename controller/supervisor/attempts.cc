@@ -4,6 +4,7 @@
 
 #include "controller/auth/http_error.h"
 #include "controller/metrics/layers.h"
+#include "controller/metrics/totals.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
@@ -83,9 +84,13 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
                           decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
                                                  attempt.plan_version, attempt.host});
   show_layers(write, run, attempt.plan_version);
-  write.transaction.on_commit([&runs = write.runs, id, number = attempt.attempt] {
-    runs.metrics().update_run(id, [&](RunNumbers& numbers) { numbers.attempt = number; });
-  });
+  write.transaction.on_commit(
+      [&runs = write.runs, id, number = attempt.attempt, standing = load_standing(connection, id)] {
+        runs.metrics().update_run(id, [&](RunNumbers& numbers) {
+          numbers.attempt = number;
+          standing(numbers);
+        });
+      });
   return report_ack(write.transaction, run, 1, 0);
 }
 

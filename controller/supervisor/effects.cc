@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "controller/auth/http_error.h"
+#include "controller/metrics/totals.h"
 #include "protocol/json.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
@@ -51,8 +52,7 @@ void apply(const EffectContext& context, const decide::OrderReplay& order) {
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
   ledger::show_window(context.transaction.connection(), context.run, show.numbers.window,
                       show.numbers);
-  update_numbers(context,
-                 [window = show.numbers](RunNumbers& numbers) { record_window(numbers, window); });
+  update_numbers(context, load_standing(context.transaction.connection(), context.run));
   add_to_stream(context, "window", window_row(context, show.numbers.window));
 }
 
@@ -63,18 +63,16 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
     context.transaction.on_commit([&queue = context.queue, run = context.run,
                                    window = close.window] { queue.cancel(run, window); });
   }
-  update_numbers(context, [close](RunNumbers& numbers) {
-    numbers.windows[close.outcome] += 1;
-    record_window(numbers, close);
-  });
+  update_numbers(context,
+                 [outcome = close.outcome](RunNumbers& numbers) { numbers.windows[outcome] += 1; });
+  update_numbers(context, load_standing(connection, context.run));
   add_to_stream(context, "window", window_row(context, close.window));
 }
 
 void apply(const EffectContext& context, const decide::MarkVerified& verified) {
   ledger::mark_verified(context.transaction.connection(), context.run, verified.attempt,
                         verified.step, context.time);
-  update_numbers(context,
-                 [step = verified.step](RunNumbers& numbers) { numbers.verified_step = step; });
+  update_numbers(context, load_standing(context.transaction.connection(), context.run));
 }
 
 void apply(const EffectContext& context, const decide::IssueDirective& issue) {

@@ -15,7 +15,7 @@ WIDTH = 24  # columns of Grafana's grid
 
 # In expressions: {} selects the chosen run, {*} the chosen daemon, [] is the rate interval.
 DAEMON = 'job=~"$job", instance=~"$instance"'
-RUN = DAEMON + ', run=~"$run"'
+RUN = DAEMON + ', run="$run"'
 
 BLUE, PALE_BLUE, ORANGE = "#1f6fb5", "#8ab8de", "#d9820f"
 RED, GREEN, GREY, VIOLET, PALE_GREY = "#b3261e", "#1f7a4d", "#98a2ac", "#7a6aa8", "#dfe5ea"
@@ -287,7 +287,7 @@ def panel_json(given, x, y, height):
         "options": drawn,
         "targets": [
             {"datasource": SOURCE, "expr": promql(expression), "legendFormat": legend, "refId": "ABCDEFGH"[i],
-             "editorMode": "code", "range": True}
+             "editorMode": "code", **({"instant": True, "range": False} if kind == "stat" else {"range": True})}
             for i, (expression, legend) in enumerate(given["queries"])
         ],
     }

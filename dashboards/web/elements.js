@@ -24,6 +24,11 @@ window.gnomon = (() => {
 
   // ---- words and numbers ----------------------------------------------------------------------------------
 
+  // JSON has no infinity: it comes as a word.
+  const real = (value) => ({'Infinity': Infinity, '-Infinity': -Infinity}[value] ?? value);
+  // Of any number of numbers, which Math.max is not given one by one; -Infinity of none.
+  const greatest = (numbers) => numbers.reduce((most, one) => (one > most ? one : most), -Infinity);
+
   const count = (n) => (typeof n === 'number' ? n.toLocaleString('en') : '–');
 
   function duration(seconds) {
@@ -36,6 +41,7 @@ window.gnomon = (() => {
 
   function percent(value, digits = 3) {
     if (typeof value !== 'number') return '–';
+    if (!Number.isFinite(value)) return 'not finite';
     return `${value > 0 ? '+' : ''}${value.toFixed(digits)}%`;
   }
 
@@ -71,5 +77,5 @@ window.gnomon = (() => {
     return element('div', {}, element('b', {}, title), body);
   }
 
-  return {color, count, duration, element, hideTip, percent, shortSite, showTip, sitesInWords, svg, tipTable};
+  return {color, count, duration, element, greatest, hideTip, percent, real, shortSite, showTip, sitesInWords, svg, tipTable};
 })();

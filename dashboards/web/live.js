@@ -12,11 +12,16 @@
   const kTokenKey = 'gnomon-token';
   class TokenWanted extends Error {}
 
+  let skew = 0;  // seconds that the daemon's clock is ahead of the reader's
+  const nowOfDaemon = () => Date.now() / 1000 + skew;
+
   async function ask(path) {
     const token = sessionStorage.getItem(kTokenKey);
     const headers = {Accept: 'application/json'};
     if (token) headers.Authorization = `Bearer ${token}`;
     const answer = await fetch(path, {headers});
+    const date = Date.parse(answer.headers.get('Date'));
+    if (date) skew = (date - Date.now()) / 1000;
     if (answer.status === 401) throw new TokenWanted(token ? 'This token is not accepted.' : 'This daemon answers to tokens.');
     return answer;
   }
@@ -146,7 +151,9 @@
   }
 
   function showTiles(run, windows, economics) {
-    const measured = windows.filter((window) => typeof window.d_percent === 'number' && window.kind === 'shadow').pop();
+    const undone = (window) => run.attempts.some((other) => other.attempt > window.attempt && other.base_step < window.start_step + window.steps);
+    const measured = windows.filter((window) => typeof window.d_percent === 'number' && window.kind === 'shadow'
+      && window.state !== 'skipped' && !undone(window)).pop();
     const above = measured && measured.d_percent > measured.tolerance_percent;
     gnomon.tiles(place('tiles'), [
       ['Verified', run.verified_step === null ? 'nothing' : `to step ${gnomon.count(run.verified_step)}`,
@@ -161,7 +168,7 @@
 
   // With every look: it changes with the clock alone, too.
   function showVerdict(run) {
-    const now = Date.now() / 1000;
+    const now = nowOfDaemon();
     gnomon.verdictBanner(place('verdict'), run.verdict, run.verdict_sentence, run.verdict_since, now);
     place('reported').textContent = run.reported_at
       ? `The newest report of a step came ${gnomon.duration(Math.max(0, now - run.reported_at))} ago, of step ${gnomon.count(run.step)}.`
@@ -170,12 +177,12 @@
 
   function showDevice(run) {
     place('device').hidden = !run.device_health;
-    if (run.device_health) gnomon.deviceLine(place('device'), run.device_health, Date.now() / 1000);
+    if (run.device_health) gnomon.deviceLine(place('device'), run.device_health, nowOfDaemon());
   }
 
-  function showOrdersAndNotices(run, overrides, notices) {
+  function showOrdersAndNotices(run, overrides, directives, notices) {
     place('overrides-section').hidden = overrides.length === 0;
-    gnomon.overridesTable(place('overrides'), overrides, run.registered_at, Date.now() / 1000);
+    gnomon.overridesTable(place('overrides'), run, overrides, directives, nowOfDaemon());
     place('notices-section').hidden = notices.length === 0;
     gnomon.noticesTable(place('notices'), notices, run.registered_at);
   }
@@ -197,14 +204,16 @@
     const [run, windows, decisions, directives, overrides, notices] = await Promise.all([get(base),
       ...['windows', 'decisions', 'directives', 'overrides', 'notices'].map((name) => rows(`${base}/${name}`))]);
     if (!wanted()) return;
+    for (const window of windows) window.d_percent = gnomon.real(window.d_percent);
+    if (shown !== summary.run) place('run').hidden = true;
     showVerdict(run);
     gnomon.pauseBanner(place('pause'), run, directives);
     showDevice(run);
-    showOrdersAndNotices(run, overrides, notices);
+    showOrdersAndNotices(run, overrides, directives, notices);
     const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
     if (key === drawn) return;
     const [steps, shadow, statistics, economics] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`),
-      rows(`${base}/statistics?worst=underflow&rows=${2 * kTensorsShown}`), object(`${base}/economics`)]);
+      rows(`${base}/statistics?worst=underflow&rows=${2 * kTensorsShown}`), run.set_aside ? null : object(`${base}/economics`)]);
     const plans = await precisions(base, steps);
     if (!wanted()) return;
     if (shown !== summary.run) {
@@ -212,7 +221,6 @@
       gnomon.dropNetSpeedup(place('net-speedup'));
       shown = summary.run;
     }
-    drawn = key;
     const attempts = attemptsOf(run, steps);
     const data = {
       attempts, windows, faults: run.faults, sites: run.registration.sites, shadow: shadowOf(shadow),
@@ -232,6 +240,7 @@
       evidence: typeof decision.evidence === 'string' ? JSON.parse(decision.evidence) : decision.evidence,
     }));
     gnomon.decisionsTable(place('decisions'), told, run.registered_at);
+    drawn = key;
   }
 
   let newest = 0;  // look() that is the last one started: only that one starts the next

@@ -1,7 +1,7 @@
 // Charts over steps, drawn by Dygraph: the loss with its shadow, and the gap of each window.
 'use strict';
 (() => {
-  const {color, count, element, hideTip, percent, showTip, svg, tipTable} = gnomon;
+  const {color, count, element, greatest, hideTip, percent, showTip, svg, tipTable} = gnomon;
   const repaint = new Set();  // one function for each chart, called when the reader's choice of colours changes
 
   // Rows for Dygraph from columns of {points: [[x, y], ...]}: null is "no point here", NaN breaks the line.
@@ -173,10 +173,10 @@
 
     // The first steep tenth and what was thrown away may leave the picture: the rest is what one looks for.
     const everything = columns.flatMap((column) => column.points).filter(([, y]) => Number.isFinite(y));
-    const lastStep = Math.max(...everything.map(([x]) => x));
+    const lastStep = greatest(everything.map(([x]) => x));
     const settled = kept.filter(([x, y]) => Number.isFinite(y) && (x > 0.1 * lastStep || lastStep < 20));
-    const top = (points) => Math.max(...points.map(([, y]) => y));
-    const low = Math.min(...everything.map(([, y]) => y));
+    const top = (points) => greatest(points.map(([, y]) => y));
+    const low = -greatest(everything.map(([, y]) => -y));
     const high = Math.min(top(everything), 1.4 * top(settled.length ? settled : everything));
     const pad = 0.04 * (high - low) || 0.1;
     const at = columns.map((column) => new Map(column.points));
@@ -214,7 +214,7 @@
       return;
     }
     const end = (w) => w.start_step + w.steps;
-    const tolerance = Math.max(...measured.map((w) => w.tolerance_percent || 0));
+    const tolerance = greatest(measured.map((w) => w.tolerance_percent || 0));
     const cap = Math.max(4 * tolerance, 0.05);
     const clamp = (value) => Math.max(-cap, Math.min(cap, value));
     const until = new Map(data.attempts.map((a) => [a.attempt, a.kept_until ?? Infinity]));
@@ -229,10 +229,10 @@
     // What FP8 costs weights that are damaged already says nothing of FP8.
     const offsets = measured.filter((w) => w.kind === 'shadow' && !isAlarm(w) && Number.isFinite(offsetPercent(w)));
     const limits = measured.map((w) => [end(w), w.tolerance_percent]);
-    limits.push([Math.min(0, ...limits.map(([x]) => x)), tolerance]);
+    limits.push([0, tolerance]);
     // As far as the loss above it goes: what is not verified yet is seen to be so.
-    const newest = Math.max(...data.attempts.map((attempt) => attempt.steps[attempt.steps.length - 1] || 0));
-    if (newest > Math.max(...limits.map(([x]) => x))) limits.push([newest, tolerance]);
+    const newest = greatest(data.attempts.map((attempt) => attempt.steps[attempt.steps.length - 1] || 0));
+    if (newest > greatest(limits.map(([x]) => x))) limits.push([newest, tolerance]);
     const alarms = measured.filter(isAlarm);
     const columns = [
       {label: 'tolerance', legend: 'tolerance', color: '--tolerance', width: 1.5, dash: [6, 4], points: limits},
@@ -247,8 +247,8 @@
         points: points(alarms, gap), draw: triangleUp},
     ].filter((column) => column.points.length > 0);
     const values = columns.flatMap((column) => column.points.map(([, y]) => y));
-    const low = Math.min(0, ...values);
-    const high = Math.max(0, ...values);
+    const low = Math.min(0, -greatest(values.map((y) => -y)));
+    const high = Math.max(0, greatest(values));
     const pad = 0.08 * (high - low) || 0.1;
     stepChart(host, {
       columns, faults: data.faults, attempts: data.attempts, range: [low - pad, high + pad], low: true,

@@ -83,18 +83,20 @@
 
   const moment = (time, start) => element('span', {title: new Date(time * 1000).toLocaleString()}, duration(time - start));
 
-  // Among overrides of one kind that hold for a time, only the newest can hold.
-  function standing(override, overrides, now) {
+  // Among overrides of one kind that hold for a time, only the newest can hold; and none that the trainer has refused.
+  function standing(override, run, overrides, directives, now) {
+    const order = directives.find((one) => one.number === override.directive);
+    if (order && ['rejected', 'expired'].includes(order.state)) return 'not taken';
     if (typeof override.expires_at !== 'number') return 'one order';
     if (overrides.some((other) => other.kind === override.kind && other.override > override.override)) return 'replaced';
-    if (override.expires_at <= now) return 'over';
+    if (override.expires_at <= now || run.state !== 'live') return 'over';
     return `for ${duration(override.expires_at - now)} more`;
   }
 
-  // `start`: seconds since the epoch that times are counted from; `now` likewise.
-  function overridesTable(host, overrides, start, now) {
+  // `now`: seconds since the epoch.
+  function overridesTable(host, run, overrides, directives, now) {
     host.replaceChildren(table([['after', 'number'], ['holds', 'number'], ['kind', ''], ['who and why', 'what']], overrides.map((one) => [
-      moment(one.asked_at, start), standing(one, overrides, now), element('span', {class: 'chip override'}, one.kind + (one.mode ? ` ${one.mode}` : '')),
+      moment(one.asked_at, run.registered_at), standing(one, run, overrides, directives, now), element('span', {class: 'chip override'}, one.kind + (one.mode ? ` ${one.mode}` : '')),
       element('div', {class: 'sentence'}, `${one.owner}: ${one.reason}`)])));
   }
 
@@ -160,7 +162,7 @@
       || reasons.some((reason) => kThrottledByHeatOrPower.includes(reason));
     const who = `GPU ${row.device}${row.host ? ` of ${row.host}` : ''}${health.name ? ` (${health.name})` : ''}`;
     host.className = bad ? 'note bad' : 'note';
-    host.textContent = `${who}: ${facts.join(', ') || 'tells nothing'}; ${duration(Math.max(0, now - row.sampled_at))} ago`;
+    host.textContent = `${who}: ${facts.join(', ') || 'tells nothing'}; ${duration(Math.max(0, now - row.reported_at))} ago`;
   }
 
   // The pause that the run stands in, or null: {pause, stage} with stage "paused" or "pausing".
@@ -170,7 +172,7 @@
     const pause = ordered[ordered.length - 1];
     if (!pause || pause.kind !== 'pause') return null;
     if (pause.state !== 'applied') return {pause, stage: 'pausing'};
-    return run.step > pause.applied_step ? null : {pause, stage: 'paused'};
+    return run.decision_state && !run.decision_state.paused ? null : {pause, stage: 'paused'};
   }
 
   // Fills `host` with why the run stands still and how it goes on; hides it when the run does not.

@@ -56,6 +56,8 @@ TEST_F(ApiViewTest, CheckpointsPlansReplaysAndLayersAreListed) {
   EXPECT_EQ(layers.at(0).at("layer").as_string(), "0");
   EXPECT_EQ(layers.at(4).at("site").as_string(), "lm_head");
   EXPECT_EQ(layers.at(4).at("wgrad").as_string(), "fp8");
+  // A trainer that its controller has left plans for itself, with versions below zero.
+  EXPECT_EQ(get(trainer.path("/layers?plan_version=-1")).as_array().size(), 5u);
 }
 
 // A case may take an hour, and people look at the page when it begins.

@@ -46,7 +46,8 @@ TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
   metrics.update_run(1, [](RunNumbers& numbers) {
     record_step(numbers, step(40), 50);
     numbers.windows["quiet"] += 1;
-    record_window(numbers, {{0.004, 0.008, 0.1, 0.5}, 1, "quiet"});  // nats, nats, %, %
+    record_window(numbers,
+                  decide::CloseWindow{{0.004, 0.008, 0.1, 0.5}, 1, "quiet"});  // nats, nats, %, %
   });
   std::string now = text();
   EXPECT_THAT(now, HasSubstr("gnomon_run_loss{run=\"demo/1\"} 2.5\n"));
@@ -239,17 +240,14 @@ TEST_F(MetricsTest, NoUpdateIsLostWhileOthersScrapeAndRunsComeAndGo) {
   EXPECT_THAT(now, Not(HasSubstr("goes/1")));
 }
 
-TEST(RecordWindow, KeepsTheNewestThatWasMeasuredAndItsOffsetWhereThereIsOne) {
+TEST(RecordWindow, KeepsItsOffsetWhereThereIsOne) {
+  using Window = decide::CloseWindow;
   RunNumbers numbers;
-  record_window(numbers, {{}, 1, "skipped"});
-  EXPECT_FALSE(numbers.newest_window.has_value());
   // A gap of 0.02 nats is 0.5% of 4 nats.
-  record_window(numbers, {{0.02, 0.004, 0.5, 0.25}, 3, "alarm"});
+  record_window(numbers, Window{{0.02, 0.004, 0.5, 0.25}, 3, "alarm"});
   EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
-  record_window(numbers, {{0.01, 0.008, 0.25, 0.25}, 2, "quiet"});
-  EXPECT_EQ(numbers.newest_window.value().window, 3);
   // Without a gap the loss that the offset is a share of is not known.
-  record_window(numbers, {{0.0, 0.004, 0.0, 0.25}, 4, "quiet"});
+  record_window(numbers, Window{{0.0, 0.004, 0.0, 0.25}, 4, "quiet"});
   EXPECT_EQ(numbers.newest_window.value().window, 4);
   EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
 }

@@ -75,6 +75,19 @@ TEST_F(RunDashboard, EveryPanelHasSourceTitleDescriptionUnitAndQueries) {
   }
 }
 
+// Over a range, a verdict of half an hour ago would stand beside today's.
+TEST_F(RunDashboard, PanelsOfOneNumberAskForThisMoment) {
+  int asked = 0;
+  for (const boost::json::value& panel : panels()) {
+    for (const boost::json::value& target : panel.at("targets").as_array()) {
+      const bool number = panel.at("type") == "stat";
+      EXPECT_EQ(target.at("range").as_bool(), !number) << panel.at("title");
+      asked += number && target.at("instant").as_bool();
+    }
+  }
+  EXPECT_GE(asked, 7);
+}
+
 TEST_F(RunDashboard, PanelsDoNotOverlapAndFitTheGrid) {
   std::set<std::pair<int64_t, int64_t>> taken;
   for (const boost::json::value& panel : panels()) {

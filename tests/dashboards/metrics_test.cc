@@ -220,6 +220,22 @@ TEST_F(EveryMetric, OfARunIsTheSameBehindARestart) {
   expect_same("before the restart", before, "behind it", of_runs());
 }
 
+// Ten steps are verified, in windows of five; a restart from the fifth undoes the second window.
+TEST_F(EveryMetric, OfWhatARestartHasUndoneIsTakenBack) {
+  const auto text = [&] { return daemon_.client().checked("GET", "/metrics").body; };
+  const auto summary = [&] {
+    return boost::json::parse(trainer_.client().checked("GET", trainer_.path("")).body);
+  };
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 10\n"));
+  const AttemptStart start{3, 5, "restart", 1, 1.0, {}, "host-a"};
+  trainer_.client().checked("POST", trainer_.path("/attempts"), to_json(start));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 5\n"));
+  EXPECT_EQ(summary().at("verified_step"), 5);
+  daemon_.stop();
+  daemon_.start();
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 5\n"));
+}
+
 TEST_F(EveryMetric, PassesPromtool) {
   const std::string folder = folder_.path().string();
   write_file_atomically(folder_ / "metrics.txt", daemon_.client().checked("GET", "/metrics").body);
