@@ -61,6 +61,7 @@ class BackendBase {
     int64_t width_most = std::numeric_limits<int64_t>::max();
     int head_dim_most = std::numeric_limits<int>::max();
     int head_dim_multiple = 1;
+    bool promotes_at_will = true;  // `hopper` sums of FP8 products; else never, or every 128 terms
   };
   virtual Limits limits() const { return {}; }
   // Where all tensors lie that its operations are given.

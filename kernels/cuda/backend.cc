@@ -43,7 +43,10 @@ class CudaBackend final : public Backend {
   int threads() const override { return 0; }
   int64_t width_multiple() const override { return 16; }
   Limits limits() const override {
-    return {.width_most = kNormWidthMax, .head_dim_most = kHeadWidthMax, .head_dim_multiple = 8};
+    return {.width_most = kNormWidthMax,
+            .head_dim_most = kHeadWidthMax,
+            .head_dim_multiple = 8,
+            .promotes_at_will = false};
   }
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }

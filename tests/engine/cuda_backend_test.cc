@@ -128,6 +128,14 @@ TEST(CudaShapes, WhatTheDeviceCannotComputeIsRefusedBeforeTheFirstStep) {
   EXPECT_EQ(refused_key(odd, PrecisionPlan::fp8()), "model.vocabulary");
   const EngineConfig few = with([](EngineConfig& it) { it.batch.tokens = 12; });
   EXPECT_EQ(refused_key(few, PrecisionPlan::fp8()), "batch.tokens");
+  // What no plan may have there is not prepared.
+  for (const EngineConfig& bf16 : {odd, few}) {
+    Recordings seen;
+    const BackendMakers backends = tested_backends(seen);
+    Engine engine(bf16, EngineRole::kLive, nullptr, &backends);
+    engine.initialize();
+    EXPECT_NO_THROW(engine.prepare());
+  }
 }
 
 // Steps whose work was recorded, and what may come between them.

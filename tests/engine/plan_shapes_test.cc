@@ -96,6 +96,39 @@ TEST(PlanShapes, HeadsOfAnotherWidthCount) {
   }
 }
 
+// What it refuses would end a process: a part of an evaluation holds any number of sequences.
+TEST(PlanShapes, ADeviceRefusesWhatItsProductsOfFp8CannotHave) {
+  const BackendBase::Limits device{.promotes_at_will = false};
+  const ModelConfig model = [] {
+    ModelConfig made = small_model();
+    made.vocabulary = 257;
+    return made;
+  }();
+  const PrecisionPlan all = PrecisionPlan::fp8(Recipe::kCurrent);
+  const PrecisionPlan layers = all.with_bf16_sites({"lm_head"});
+  const auto refused = [&](const PrecisionPlan& plan, int64_t tokens) -> std::string {
+    try {
+      check_device_shapes(plan, model, tokens, 16, device);
+      return "";
+    } catch (const ConfigError& error) {
+      return error.key();
+    }
+  };
+  EXPECT_EQ(refused(PrecisionPlan::bf16(), 1000), "");
+  EXPECT_EQ(refused(layers, 1024), "");
+  EXPECT_EQ(refused(all, 1024), "vocabulary");
+  EXPECT_EQ(refused(layers, 1000), "tokens");
+  const std::string rules = layers.to_toml();
+  const auto with = [&](const std::string& rule) {
+    return PrecisionPlan::parse(rules + "[[rule]]\nmatch = \"*\"\n" + rule);
+  };
+  EXPECT_EQ(refused(with("only = [\"wgrad\"]\ngemms = \"bf16\"\n"), 1000), "tokens");
+  const std::string hopper = "accumulate = \"hopper\"\n";
+  EXPECT_EQ(refused(with(hopper), 1024), "");
+  EXPECT_EQ(refused(with(hopper + "promote_every = 128\n"), 1024), "");
+  EXPECT_EQ(refused(with(hopper + "promote_every = 32\n"), 1024), "promote_every");
+}
+
 TEST(PlanShapes, TheExamplesFitAModel) {
   ModelConfig model = small_model();
   model.width = 128;

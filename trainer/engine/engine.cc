@@ -33,9 +33,9 @@ void draw_weights(const EngineConfig& config, const ParameterLayout& layout,
 }
 
 // Between them they run every product that any plan runs: sites that share an input together and
-// apart, with one scale and with several.
-std::vector<PrecisionPlan> plans_to_prepare(const EngineConfig& config) {
-  if (config.compute == Compute::kFp32) return {PrecisionPlan::bf16()};
+// apart, with one scale and with several. What no plan may have on this device is left out.
+std::vector<ResolvedPlan> plans_to_prepare(const EngineImpl& engine) {
+  const EngineConfig& config = engine.config;
   std::vector<std::string> first_of_each;
   const std::vector<Site> sites = all_sites(config.model);
   for (size_t i = 0; i + 1 < sites.size(); ++i) {
@@ -43,7 +43,17 @@ std::vector<PrecisionPlan> plans_to_prepare(const EngineConfig& config) {
     if (begins && sites[i + 1].group == sites[i].group) first_of_each.push_back(sites[i].name);
   }
   PrecisionPlan fp8 = PrecisionPlan::fp8(Recipe::kCurrent);
-  return {PrecisionPlan::bf16(), fp8, fp8.with_bf16_sites(first_of_each)};
+  if (config.model.vocabulary % engine.backend->width_multiple() != 0) {
+    fp8 = fp8.with_bf16_sites({"lm_head"});
+  }
+  std::vector<ResolvedPlan> plans = {engine.resolve(PrecisionPlan::bf16())};
+  for (const PrecisionPlan& plan : {fp8, fp8.with_bf16_sites(first_of_each)}) {
+    try {
+      plans.push_back(engine.resolve(plan));
+    } catch (const ConfigError&) {  // of its FP8
+    }
+  }
+  return plans;
 }
 
 }  // namespace
@@ -124,9 +134,8 @@ void Engine::prepare() try {
   const BatchConfig& batch = self.config.batch;
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
   const int64_t rest = self.batches.last_of_heldout();
-  for (const PrecisionPlan& plan : plans_to_prepare(self.config)) {
-    const std::vector<SitePrecision> sites = self.resolve(plan).sites;
-    PassPlan pass{.sites = &sites, .step = self.step, .record = false};
+  for (const ResolvedPlan& plan : plans_to_prepare(self)) {
+    PassPlan pass{.sites = &plan.sites, .step = self.step, .record = false};
     for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
       self.model->prepare(pass, micro_batch, micro > 0);
     }

@@ -84,7 +84,8 @@ void EngineImpl::make_model(std::unique_ptr<BackendOf<E>> typed) {
 ResolvedPlan EngineImpl::resolve(const PrecisionPlan& wanted) const {
   const int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
   check_plan_shapes(wanted, config.model, n);
-  check_device_shapes(wanted, config.model, n, backend->width_multiple());
+  check_device_shapes(wanted, config.model, config.batch.tokens, backend->width_multiple(),
+                      backend->limits());
   ResolvedPlan resolved{.sites = {}, .formats = formats_of(wanted.of_run())};
   resolved.sites.reserve(model->sites().size());
   for (const std::string& site : model->sites()) {

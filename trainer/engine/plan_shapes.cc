@@ -10,6 +10,7 @@ namespace gnomon {
 namespace {
 
 constexpr int64_t kFp8Multiple = 16;
+constexpr int kPromotedOnDevices = 128;  // terms, in cuBLASLt's usual sums of FP8 products
 
 void check_recipes(const PrecisionPlan& plan, const ModelConfig& model, const std::string& file) {
   for (const std::string& site : model.sites()) {
@@ -83,21 +84,26 @@ void check_device_shapes(const ModelConfig& model, const BackendBase& backend) {
 }
 
 void check_device_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
-                         int64_t multiple) {
+                         int64_t multiple, const BackendBase::Limits& limits) {
   for (const std::string& site : model.sites()) {
     const SitePrecision precision = plan.resolve(site, model.layers);
-    const bool head = site == "lm_head";
-    if (precision.any_fp8() && head && model.vocabulary % multiple != 0) {
+    if (!precision.any_fp8()) continue;
+    if (site == "lm_head" && model.vocabulary % multiple != 0) {
       throw ConfigError("model", 0, "vocabulary", std::to_string(model.vocabulary),
                         fmt::format("a multiple of {} on this device where lm_head is in FP8, or "
                                     "lm_head in BF16",
                                     multiple));
     }
-    if (precision.uses_fp8(Gemm::kWgrad) && tokens % multiple != 0) {
-      throw ConfigError("batch", 0, "tokens", std::to_string(tokens),
-                        fmt::format("sequences times tokens a multiple of {} on this device, over "
-                                    "which wgrad of {} in FP8 sums",
-                                    multiple, site));
+    if (tokens % multiple != 0) {
+      throw ConfigError(
+          "batch", 0, "tokens", std::to_string(tokens),
+          fmt::format("a multiple of {} on this device, for {} in FP8", multiple, site));
+    }
+    for (const GemmPrecision& gemm : precision.gemms) {
+      const bool known = gemm.promote_every <= 0 || gemm.promote_every == kPromotedOnDevices;
+      if (!gemm.fp8 || limits.promotes_at_will || known) continue;
+      throw ConfigError("plan", 0, "promote_every", std::to_string(gemm.promote_every),
+                        fmt::format("0 or {} on this device, for {}", kPromotedOnDevices, site));
     }
   }
 }

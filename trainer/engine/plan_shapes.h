@@ -19,11 +19,11 @@ namespace gnomon {
 void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
                        const std::string& file = "plan");
 
-// Throws ConfigError (section "model" or "batch") for a model or a micro-batch of `tokens` that a
-// device cannot compute with whose sizes must be multiples of `multiple`
-// (BackendBase::width_multiple(), limits()), and for a plan whose FP8 GEMMs it cannot.
+// Throws ConfigError (section "model", "batch" or "plan") for a model that a device cannot compute
+// with, and for a plan whose FP8 GEMMs it cannot (BackendBase::width_multiple(), limits()).
+// `tokens` of one sequence: an evaluation, or a part of one, may hold any number of sequences.
 void check_device_shapes(const ModelConfig& model, const BackendBase& backend);
 void check_device_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
-                         int64_t multiple);
+                         int64_t multiple, const BackendBase::Limits& limits);
 
 }  // namespace gnomon
