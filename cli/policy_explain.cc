@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/counted.h"
 #include "controller/decide/promise.h"
 #include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
@@ -62,19 +63,22 @@ Sentences promise_words(const Policy& policy, int64_t run_steps) {
       "fills, within {} steps.",
       policy.detector.ceiling_percent, lengths.every * 3 / 2 + lengths.steps)};
   for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
-    const bool too_late = run_steps > 0 && promise.within_steps > run_steps;
+    const bool too_late =
+        run_steps > 0 && promise.within_steps && *promise.within_steps > run_steps;
     words.push_back(decide::promise_in_words(promise) +
                     (too_late ? " This run is over before that." : ""));
   }
-  words.push_back(fmt::format(
-      "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "
-      "before it.",
-      decide::rollback_steps(lengths)));
+  if (policy.ladder.from != "here" && policy.mode == decide::Mode::kEnforce)
+    words.push_back(fmt::format(
+        "A rollback then goes to the last verified checkpoint before the fault, mostly up to {} "
+        "steps before it.",
+        decide::rollback_steps(lengths)));
   if (policy.window.every == 0) {
     words.push_back(fmt::format(
         "Where few faults have let windows move apart, all of this takes up to {} times as long.",
         decide::kSparsest));
   }
+  words.push_back("Not counted: how long verifiers take, and windows that pay incidents back.");
   words.push_back(fmt::format(
       "These promises assume that the gap of healthy windows varies by {}%; what the run shows "
       "replaces that.",
@@ -98,8 +102,10 @@ Sentences window_words(const Policy& policy, int64_t run_steps) {
         "Every {} steps a long fork of {} steps looks for a bias too slow for a window.",
         window.long_every, window.long_steps));
   }
-  words.push_back(fmt::format("When {} windows wait for verifiers, further ones are skipped.",
-                              window.open_max));
+  words.push_back(fmt::format("While {} for verifiers, further ones are skipped.",
+                              window.open_max == 1
+                                  ? std::string("one window waits")
+                                  : fmt::format("{} windows wait", window.open_max)));
   if (policy.verification.on_gradient_norm == "bf16") {
     words.push_back(
         "When the gradient norm leaves its forecast, the whole run goes to BF16 at once, without a "
@@ -139,14 +145,14 @@ Sentences alarm_words(const Policy& policy) {
         fmt::format("In windows that begin before step {} only a gap over {}% raises an alarm.",
                     d.burn_in_steps, d.ceiling_percent));
   words.push_back(fmt::format(
-      "A step is looked into when its loss is {} standard deviations above the trend of the {} "
-      "steps before, {} times the largest of the first 100, or not finite.",
+      "A step is looked into when its loss is {} standard deviations, and 5%, above the trend of "
+      "the {} steps before, {} times the largest of the first 100, or not finite.",
       d.spike_sigma, d.spike_history, d.spike_ratio));
   if (policy.instrument.every > 0)
     words.push_back(fmt::format(
-        "Every {} windows it is checked that the measurement itself is sound; while it is not, "
+        "Once in {} it is checked that the measurement itself is sound; while it is not, "
         "gaps lead to nothing.",
-        policy.instrument.every));
+        counted(policy.instrument.every, "window")));
   return words;
 }
 
@@ -159,8 +165,8 @@ Sentences triage_words(const Policy& policy) {
   words.push_back(fmt::format("Before FP8 is blamed, hardware, data{} are ruled out by replays.",
                               policy.triage.pairs > 0 ? ", kernels and chance" : " and kernels"));
   if (policy.triage.pairs > 0)
-    words.push_back(
-        fmt::format("Chance takes {} pairs of replays from nudged weights.", policy.triage.pairs));
+    words.push_back(fmt::format("Chance takes {} of replays from nudged weights.",
+                                counted(policy.triage.pairs, "pair")));
   else
     words.push_back("Chance is not asked: one window over the ceiling is enough.");
   words.push_back(fmt::format(
@@ -184,7 +190,9 @@ Sentences action_words(const Policy& policy) {
   words.push_back(
       fmt::format("When FP8 is to blame: {}.", fmt::join(rungs, "; if that is not enough, ")));
   words.push_back(policy.ladder.from == "here"
-                      ? "Training goes on from where it stands, unless its weights are not finite."
+                      ? "After harm by FP8 training goes on from where it stands, unless its "
+                        "weights are not finite; after a fault of a machine or of data it goes "
+                        "back to the last verified checkpoint."
                       : "Training goes back to the last verified checkpoint before the fault.");
   if (policy.ladder.from == "evidence") {
     words.push_back(
@@ -226,8 +234,8 @@ Sentences loss_words(const Policy& policy) {
       fmt::format("When the controller has been away for {} seconds the trainer {}, unless its own "
                   "file says otherwise.",
                   policy.controller.grace_seconds, words(policy.controller.on_loss)),
-      fmt::format("When nobody has verified {} windows in a row the run {}.",
-                  policy.verifier.loss_windows, words(policy.verifier.on_loss))};
+      fmt::format("When nobody has verified {} in a row the run {}.",
+                  counted(policy.verifier.loss_windows, "window"), words(policy.verifier.on_loss))};
 }
 
 Sentences verifier_words(const Policy::Verifier& verifier) {

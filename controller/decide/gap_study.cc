@@ -9,12 +9,13 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kDeviation = 0.05;  // of D, per cent
+constexpr int64_t kAttemptsMost = 20;  // for each run that is wanted
 
 // Healthy or not: `excess` deviations above what is tolerated.
-GapSample sample_at(double excess, const GapSettings& settings, GapNoise& noise) {
+GapSample sample_at(double excess, const GapSettings& settings, GapNoise& noise,
+                    double deviation = kStudyDeviation) {
   GapSample sample;
-  sample.d_percent = settings.tolerance_percent + kDeviation * (excess + noise.next());
+  sample.d_percent = settings.tolerance_percent + deviation * (excess + noise.next());
   return sample;
 }
 
@@ -102,24 +103,31 @@ std::vector<GapFault> gap_faults() {
 }
 
 Delay measure_delay(const GapSettings& wanted, const NoiseShape& shape, const GapFault& fault,
-                    int64_t healthy_windows, int64_t runs, uint64_t seed) {
+                    int64_t healthy_windows, int64_t runs, uint64_t seed,
+                    double deviation_percent) {
   const GapSettings settings = without_ceiling(wanted);
   GapNoise noise(shape, seed);
   std::vector<double> delays;
   double ordered = 0;
   double missed = 0;
-  while (static_cast<int64_t>(delays.size()) < runs) {
+  for (int64_t i = 0; std::ssize(delays) < runs; ++i) {
+    if (i == kAttemptsMost * runs) {
+      return {.mean = kDelayMax, .p95 = kDelayMax, .ordered = 0, .missed_share = 1};
+    }
     GapState state;
     bool false_alarm = false;
     for (int64_t w = 0; w < healthy_windows && !false_alarm; ++w) {
-      false_alarm = observe_gap(state, sample_at(0, settings, noise), settings).alarm;
+      false_alarm =
+          observe_gap(state, sample_at(0, settings, noise, deviation_percent), settings).alarm;
     }
     if (false_alarm) continue;
     int64_t w = 0;
     for (bool alarm = false; !alarm && w < kDelayMax;) {
       if (state.evidence.burst_left > 0) ordered += 1;
       w += 1;
-      alarm = observe_gap(state, sample_at(fault.at(w), settings, noise), settings).alarm;
+      alarm =
+          observe_gap(state, sample_at(fault.at(w), settings, noise, deviation_percent), settings)
+              .alarm;
       if (!alarm && w == kDelayMax) missed += 1;
     }
     delays.push_back(static_cast<double>(w));

@@ -51,9 +51,12 @@ struct Delay {
   double missed_share = 0;  // no alarm within kDelayMax windows; they count as kDelayMax
 };
 inline constexpr int64_t kDelayMax = 2000;
+inline constexpr double kStudyDeviation = 0.05;  // of D in healthy windows, per cent
 
-// The fault comes after `healthy_windows` windows without an alarm.
+// The fault comes after `healthy_windows` windows without an alarm. Of 20 times `runs` attempts
+// that many must get so far: of a detector that does not let them every fault counts as missed.
 Delay measure_delay(const GapSettings& settings, const NoiseShape& shape, const GapFault& fault,
-                    int64_t healthy_windows, int64_t runs, uint64_t seed);
+                    int64_t healthy_windows, int64_t runs, uint64_t seed,
+                    double deviation_percent = kStudyDeviation);
 
 }  // namespace gnomon::decide

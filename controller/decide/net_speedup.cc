@@ -153,6 +153,8 @@ NetSpeedupReport net_speedup_report(const State& state, const Policy& policy) {
   made.promise = promise(policy, lengths,
                          gap_scale_percent(state.watch.gap.scale, window, gap_settings(policy)),
                          kPromisedDeviations);
+  const double accepted = state.watch.gap.scale.accepted_percent;
+  made.promise.gap_percent += std::max(0.0, accepted - policy.detector.tolerance_percent);
   made.rollback_steps = rollback_steps(lengths);
   made.points = state.money.points;
   const bool newer = made.points.empty() || made.points.back().step < state.newest_step;
@@ -224,7 +226,8 @@ std::string net_speedup_to_json(const NetSpeedupReport& report) {
         {"reason", cadence.reason}}},
       {"promise",
        {{"gap_percent", number(report.promise.gap_percent)},
-        {"within_steps", report.promise.within_steps},
+        {"within_steps", report.promise.within_steps ? json::value(*report.promise.within_steps)
+                                                     : json::value(nullptr)},
         {"rollback_steps", report.rollback_steps},
         {"words", promise_in_words(report.promise)}}},
       {"points", std::move(points)}};

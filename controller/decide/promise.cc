@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kRuns = 400;  // their 95th percentile moves by a few per cent
 constexpr int64_t kHealthyWindows = 20;
 constexpr uint64_t kSeed = 1;
+constexpr double kMissedMost = 0.05;
 
 // Two digits, upwards: more would say that it is known better.
 int64_t rounded_up(double steps) {
@@ -26,13 +27,18 @@ int64_t rounded_up(double steps) {
 
 Promise promise(const Policy& policy, const WindowLengths& lengths, double scale_percent,
                 double deviations) {
-  const Delay delay = measure_delay(gap_settings(policy), noise_shape("gaussian"),
-                                    {"shift", deviations}, kHealthyWindows, kRuns, kSeed);
+  const Delay delay =
+      measure_delay(gap_settings(policy), noise_shape("gaussian"), {"shift", deviations},
+                    kHealthyWindows, kRuns, kSeed, scale_percent);
+  Promise made{.gap_percent = policy.detector.tolerance_percent + deviations * scale_percent,
+               .within_steps = {}};
+  if (delay.missed_share > kMissedMost) return made;
   // Windows that a suspicion orders follow each other; the others wait for their turn.
   const double apart = std::max(1.0, delay.p95 - delay.ordered) + 1;
   const double steps = apart * static_cast<double>(lengths.every) +
                        delay.ordered * static_cast<double>(lengths.steps);
-  return {policy.detector.tolerance_percent + deviations * scale_percent, rounded_up(steps)};
+  made.within_steps = rounded_up(steps);
+  return made;
 }
 
 std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths,
@@ -47,10 +53,16 @@ std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths
 int64_t rollback_steps(const WindowLengths& lengths) { return lengths.every * 3 / 2; }
 
 std::string promise_in_words(const Promise& promise) {
+  if (!promise.within_steps) {
+    return fmt::format(
+        "For a lasting fault that costs {:.2g}% of the loss in a window nothing can be promised: "
+        "this detector misses too many, or healthy windows set it off.",
+        promise.gap_percent);
+  }
   return fmt::format(
       "A lasting fault that costs {:.2g}% of the loss in a window is caught within {} steps, 19 "
       "times of 20.",
-      promise.gap_percent, promise.within_steps);
+      promise.gap_percent, *promise.within_steps);
 }
 
 }  // namespace gnomon::decide

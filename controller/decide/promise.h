@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,10 @@
 namespace gnomon::decide {
 
 struct Promise {
-  double gap_percent = 0;    // what the fault costs in a window, mean of D
-  int64_t within_steps = 0;  // from its first step to the alarm, in 19 of 20 cases
+  double gap_percent = 0;  // what the fault costs in a window, mean of D
+  // From its first step to the alarm, in 19 of 20 cases. Nothing where more are missed, or where
+  // healthy windows alarm by themselves.
+  std::optional<int64_t> within_steps;
 };
 
 // For a fault of so many deviations above the tolerance, where D of healthy windows has a deviation
@@ -25,7 +28,7 @@ Promise promise(const Policy& policy, const WindowLengths& lengths, double scale
 std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths,
                               double scale_percent);
 
-// Where a rollback goes to at most: the last verified checkpoint before a fault.
+// Where a rollback mostly goes to, at most: the last verified checkpoint before a fault.
 int64_t rollback_steps(const WindowLengths& lengths);
 
 std::string promise_in_words(const Promise& promise);

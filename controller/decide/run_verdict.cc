@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/counted.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/rungs.h"
@@ -159,9 +160,9 @@ std::string investigation_sentence(const State& s) {
     what += fmt::format(" (steps {} to {})", window->start.step + 1, window->end_step());
   if (open.evidence.finding) what = fmt::format("step {}", open.evidence.finding->step);
   return fmt::format(
-      "An alarm in {} is being investigated ({}, {} replays are awaited); training goes on. Nobody "
-      "needs to do anything as long as verifiers answer.",
-      what, open.stage, s.replays.size());
+      "An alarm in {} is being investigated ({}, {} awaited); training goes on. Nobody needs to do "
+      "anything as long as verifiers answer.",
+      what, open.stage, counted(std::ssize(s.replays), "replay"));
 }
 
 std::string contained_sentence(const State& s) {
@@ -274,6 +275,7 @@ VerdictFacts verdict_facts(const State& s, const Policy& policy) {
   facts.silent_after_seconds = std::max(kSilentSecondsMin, kSilentSteps * facts.step_seconds);
   facts.newest_step = s.newest_step;
   const int64_t verified = s.last_verified ? s.last_verified->step : standing.first_base;
+  facts.verified = s.last_verified.has_value();
   facts.lag_steps = std::max<int64_t>(0, s.newest_step - verified);
   facts.every_steps = window_lengths(s, policy).every;
   facts.replays_waiting = std::ssize(s.replays);
@@ -303,10 +305,14 @@ RunVerdict run_verdict(const VerdictFacts& facts, double now, double busy_until)
 RunVerdict ended_verdict(const VerdictFacts& facts, const std::string& outcome, double ended_at) {
   std::string sentence =
       fmt::format("The run has ended ({}) at step {}. ", outcome, facts.newest_step);
-  sentence += facts.lag_steps == 0
-                  ? std::string("All of it is verified.")
-                  : fmt::format("It is verified up to step {}; the {} steps after that are not.",
-                                facts.newest_step - facts.lag_steps, facts.lag_steps);
+  if (!facts.verified) {
+    sentence += "No step of it is verified.";
+  } else if (facts.lag_steps == 0) {
+    sentence += "All of it is verified.";
+  } else {
+    sentence += fmt::format("It is verified up to step {}; what follows, {}, is not.",
+                            facts.newest_step - facts.lag_steps, counted(facts.lag_steps, "step"));
+  }
   return {VerdictKind::kEnded, ended_at, std::move(sentence)};
 }
 

@@ -50,6 +50,7 @@ struct VerdictFacts {
   double step_seconds = 0;  // mean of the recent steps; 0 = not known
   int64_t newest_step = 0;
   // For metrics and pages.
+  bool verified = false;        // some step is
   int64_t lag_steps = 0;        // from the last verified step to the newest one
   int64_t every_steps = 1;      // from one window's start to the next, as in force
   int64_t replays_waiting = 0;  // ordered and not answered

@@ -110,8 +110,8 @@ RUN_ROWS = [
               "Step of the last checkpoint that a quiet window has verified: a rollback goes there.",
               ("gnomon_run_verified_step{}", "{{run}}")),
         panel(5, 3, "number", "percentunit", "Verification share",
-              "Compute spent in replays and evaluations as a share of all compute of the run, in the last rate "
-              "interval.",
+              "Seconds of replays and evaluations, on whatever devices, as a share of those and of training's, in the "
+              "last rate interval.",
               ("sum by (run) (rate(gnomon_run_verify_seconds_total{}[])) / "
                "(sum by (run) (rate(gnomon_run_verify_seconds_total{}[])) + "
                "sum by (run) (rate(gnomon_run_train_seconds_total{}[])))", "{{run}}")),

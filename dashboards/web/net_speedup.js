@@ -56,7 +56,7 @@
           + (isMeasured(economics) ? '' : ', if FP8 is as fast as is assumed'))],
     ];
     const {promise} = economics;
-    list.push(['promise', `${promise.words} A rollback then goes to at most ${count(promise.rollback_steps)} steps before it.`]);
+    list.push(['promise', `${promise.words} A rollback then mostly goes to at most ${count(promise.rollback_steps)} steps before it.`]);
     return element('dl', {class: 'facts'}, ...list.flatMap(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   }
 

@@ -260,8 +260,12 @@ RunPlan::AtBudget plan_at_budget(const RunQuestion& question, const RunModel& mo
   policy.economics.speedup = model.speedup;
   policy.economics.switch_steps = model.switch_steps;
   const decide::WindowLengths lengths = decide::asked_lengths(policy, question.checkpoint_every);
+  decide::StepCost cost =
+      decide::step_cost(model, static_cast<double>(lengths.every), question.hazard);
+  // Forks, checks and audits take what windows leave.
+  cost.verification = std::max(cost.verification, policy.verification.budget_percent / 100);
   return {policy.verification.budget_percent, lengths.every,
-          net_at(question, model, lengths.every, question.hazard),
+          model.speedup / cost.total() / gap_factor(question),
           decide::promises(policy, lengths, policy.detector.prior_scale_percent)};
 }
 

@@ -157,7 +157,7 @@ json::object to_json(const RunPlan::AtBudget& budget) {
   json::array promises;
   for (const decide::Promise& promise : budget.promises) {
     promises.push_back(
-        {{"gap_percent", promise.gap_percent}, {"within_steps", promise.within_steps}});
+        {{"gap_percent", promise.gap_percent}, {"within_steps", promise.within_steps.value()}});
   }
   return {{"budget_percent", budget.budget_percent},
           {"every", budget.every},
@@ -174,7 +174,7 @@ std::string budget_in_words(const RunPlan::AtBudget& budget) {
       budget.every, budget.net);
   for (const decide::Promise& promise : budget.promises) {
     text += fmt::format("  {} steps, if it costs {:.2g}% of the loss in a window\n",
-                        promise.within_steps, promise.gap_percent);
+                        promise.within_steps.value(), promise.gap_percent);
   }
   return text;
 }

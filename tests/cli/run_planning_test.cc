@@ -55,7 +55,7 @@ TEST(RunPlanningTest, TheDefaultBudgetStandsBesideTheBestCadence) {
   EXPECT_GT(plan.at_budget.promises[0].within_steps, plan.at_budget.promises[2].within_steps);
   EXPECT_THAT(
       in_words(asked, plan),
-      HasSubstr(fmt::format("{} steps, if it costs", plan.at_budget.promises[0].within_steps)));
+      HasSubstr(fmt::format("{} steps, if it costs", *plan.at_budget.promises[0].within_steps)));
   const auto json = to_json(asked, plan).at("at_budget");
   EXPECT_EQ(json.at("every").as_int64(), plan.at_budget.every);
   RunQuestion more = asked;

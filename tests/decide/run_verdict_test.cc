@@ -303,7 +303,7 @@ TEST_F(RunVerdictTest, AnEndedRunSaysHowMuchOfItWasVerified) {
   EXPECT_EQ(kind(1e6), VerdictKind::kEnded);
   const RunVerdict ended = ended_verdict(verdict_facts(last_.state, policy_), "completed", 7.0);
   EXPECT_EQ(ended.since, 7.0);
-  EXPECT_THAT(ended.sentence, HasSubstr("verified up to step 50; the 45 steps after that are not"));
+  EXPECT_THAT(ended.sentence, HasSubstr("verified up to step 50; what follows, 45 steps, is not"));
 }
 
 TEST_F(RunVerdictTest, WhatARollbackTookAwayIsNotMeasuredAnyMore) {
