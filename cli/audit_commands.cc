@@ -4,9 +4,11 @@
 #include <charconv>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/errors.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/ledger_view.h"
 #include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
@@ -83,22 +85,22 @@ void verify(const AuditOptions& options, Context& context) {
   if (options.server.json) {
     fmt::print("{}", verdict_json(verdict));
   } else if (verdict.good()) {
-    fmt::print("{} rows, each fits the one before{}\nhead {}:{}\n", verdict.rows,
-               noted ? "; what was noted is in the chain" : "", verdict.last_id, verdict.head);
+    fmt::print("{} of the chain, each fits the one before{}\nhead {}:{}\n",
+               counted(verdict.rows, "row"), noted ? "; what was noted is in the chain" : "",
+               verdict.last_id, verdict.head);
   } else {
     print_line(stderr, "gnomon: audit log: {}\n", verdict.problem);
   }
 }
 
 boost::json::array rows_of_file(const AuditOptions& options) {
+  const std::string& name = options.server.run;
+  const int64_t run = name.empty() ? 0 : LedgerView(options.ledger).run_named(name).id;
   SQLite::Database database = open_for_looking(options.ledger);
-  SQLite::Statement rows(
-      database,
-      "SELECT * FROM (SELECT id, time, run, what, detail, principal FROM audit "
-      "WHERE ?1 = '' OR run = (SELECT id FROM runs WHERE 'run-' || id = ?1 OR name = ?1 OR "
-      "name || '/' || job_id = ?1 ORDER BY id DESC LIMIT 1) ORDER BY id DESC LIMIT ?2) "
-      "ORDER BY id");
-  rows.bind(1, options.server.run);
+  SQLite::Statement rows(database,
+                         "SELECT * FROM (SELECT id, time, run, what, detail, principal FROM audit "
+                         "WHERE ?1 = 0 OR run = ?1 ORDER BY id DESC LIMIT ?2) ORDER BY id");
+  rows.bind(1, run);
   rows.bind(2, options.rows);
   boost::json::array list;
   while (rows.executeStep()) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/errors.h"
 #include "base/progress.h"
 #include "cli/summary.h"
@@ -75,15 +76,10 @@ std::string spoken(std::string name) {
   return name;
 }
 
-std::string counted(int64_t number, const std::string& what) {
-  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
-}
-
 std::string detection_in_words(const RunSummary& summary) {
   if (summary.faults.empty()) {
     return summary.alarms == 0 ? "No fault was injected and no alarm was raised."
-                               : "No fault was injected, but alarms were raised: " +
-                                     std::to_string(summary.alarms) + ".";
+                               : "Alarms raised: " + std::to_string(summary.alarms) + ".";
   }
   const InjectedFault& fault = summary.faults.front();
   std::string what = fault.description.empty() ? fault.kind : fault.description;

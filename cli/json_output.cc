@@ -21,6 +21,7 @@ bool is_flat(const boost::json::value& value) {
 // Shortest digits that read back as the same double, always recognisable as a real number ("-0.0",
 // "448.0").
 std::string real_number(double value) {
+  if (!std::isfinite(value)) return boost::json::serialize(json_number(value));
   std::string text = fmt::format("{}", value);
   return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
 }

@@ -83,7 +83,7 @@ void check(const StateOptions& options, Context& context) {
   }
   if (health.good()) {
     fmt::print(
-        "{}: good; version {}, {:.1f} MiB, {} states of runs, {} rows of audit, head {}:{}\n",
+        "{}: good; version {}, {:.1f} MiB, states of runs: {}, rows of audit: {}, head {}:{}\n",
         options.ledger, health.version, static_cast<double>(health.bytes) / (1 << 20), states,
         health.audit.rows, health.audit.last_id, health.audit.head);
   }

@@ -2,6 +2,7 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -25,6 +26,7 @@ SQLite::Database open_read_only(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path, error)) {
     throw SystemError("read ledger", path.string(), error ? error.value() : ENOENT);
   }
+  if (::access(path.c_str(), R_OK) != 0) throw SystemError("read ledger", path.string(), errno);
   try {
     SQLite::Database database(path, SQLite::OPEN_READONLY, kBusyTimeoutMs);
     database.execAndGet("SELECT count(*) FROM sqlite_master");
@@ -33,8 +35,11 @@ SQLite::Database open_read_only(const std::filesystem::path& path) {
     // A ledger in WAL mode on a read-only medium: nobody can be writing, so no lock and no -shm
     // file is needed.
     bool has_wal = std::filesystem::exists(path.string() + "-wal", error);
-    if (failure.getErrorCode() != 14 /* SQLITE_CANTOPEN */ || has_wal) {
+    if (failure.getErrorCode() == 26 /* SQLITE_NOTADB */) {
       throw FormatError(path.string(), 0, failure.what(), "an SQLite database");
+    }
+    if (failure.getErrorCode() != 14 /* SQLITE_CANTOPEN */ || has_wal) {
+      throw Error(fmt::format("cannot read the ledger {}: {}", path.string(), failure.what()));
     }
   }
   return {"file:" + path.string() + "?immutable=1", SQLite::OPEN_READONLY | SQLite::OPEN_URI};

@@ -49,7 +49,7 @@ void run_test(const NotifyOptions& options, Context& context) {
                       "at least one [[notify]] with a name and url");
   }
   throw ConfigError("", 0, "--receiver", options.receiver,
-                    names.empty() ? "the file has no [[notify]]" : "one of " + names);
+                    names.empty() ? "a [[notify]] of that name in the file" : "one of " + names);
 }
 
 }  // namespace

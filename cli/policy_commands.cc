@@ -50,11 +50,11 @@ void print_changes(const decide::Policy& policy, const decide::Policy& other,
 
 void check_policy(const PolicyOptions& options) {
   const decide::Policy policy = decide::Policy::load(options.file);
-  const std::string cadence =
-      policy.window.every > 0
-          ? fmt::format("every {}", policy.window.every)
-          : fmt::format("as {}% of the compute pay it", policy.verification.budget_percent);
-  fmt::print("{}: accepted (mode {}, a window of {} steps {})\n", options.file,
+  const std::string cadence = policy.window.every > 0
+                                  ? fmt::format("one every {} steps", policy.window.every)
+                                  : fmt::format("as often as {}% of training's compute pays for",
+                                                policy.verification.budget_percent);
+  fmt::print("{}: accepted (mode {}, windows of {} steps, {})\n", options.file,
              decide::mode_name(policy.mode), policy.window.steps, cadence);
   print_changes(policy, decide::Policy(), "default");
 }

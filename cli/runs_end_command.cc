@@ -43,7 +43,8 @@ void add_runs_end_command(Command& runs) {
   command->add_option("--owner", options->request.owner, "Who says so")->capture_default_str();
   add_url_option(*command, options->server);
   command->footer(
-      "A trainer that is still there is ended by `gnomon override RUN stop`; this is refused "
+      "A trainer that is still there is ended by `gnomon override RUN stop --reason WHY`; this is "
+      "refused "
       "until\n"
       "it has been silent for two minutes.\n\n"
       "Example:\n  gnomon runs end demo/1 --reason \"the node is gone\"");

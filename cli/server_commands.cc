@@ -38,6 +38,7 @@ std::string integer_text(const Row& row, const char* key) {
 
 std::string percent_text(const Row& row, const char* key) {
   double value = number_of(row, key);
+  if (std::isinf(value)) return "not finite";
   return std::isfinite(value) ? format_percent(value) : "-";
 }
 
@@ -223,9 +224,27 @@ void print_notices(const ListOptions& options) {
   print_list<NoticeRow>(options, "notices", views::kNotices, "the trainer has sent no notice");
 }
 
-const Row* newest_measured(const boost::json::array& windows) {
+// A later attempt began before the window's end.
+bool is_undone(const Row& window, const Row& run) {
+  const boost::json::value* attempts = run.if_contains("attempts");
+  if (attempts == nullptr) return false;
+  const int64_t end = integer_of(window, "start_step") + integer_of(window, "steps");
+  return std::ranges::any_of(attempts->as_array(), [&](const boost::json::value& value) {
+    const Row& attempt = value.as_object();
+    return integer_of(attempt, "attempt") > integer_of(window, "attempt") &&
+           integer_of(attempt, "base_step") < end;
+  });
+}
+
+// The newest window that says something of the run as it stands.
+const Row* newest_measured(const boost::json::array& windows, const Row& run) {
   for (auto row = windows.rbegin(); row != windows.rend(); ++row) {
-    if (std::isfinite(number_of(row->as_object(), "d_percent"))) return &row->as_object();
+    const Row& window = row->as_object();
+    if (std::isnan(number_of(window, "d_percent")) || text_of(window, "kind") == "probe" ||
+        text_of(window, "state") == "skipped" || is_undone(window, run)) {
+      continue;
+    }
+    return &window;
   }
   return nullptr;
 }
@@ -324,11 +343,14 @@ void print_status_in_words(const Status& status) {
                text_of(run, "verdict_sentence"));
   }
   if (std::isfinite(number_of(run, "step"))) {
-    print_line("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
-               integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
-               number_of(run, "grad_norm"), integer_of(run, "plan_version"));
-    print_line("the last report of a step: {}, {:.0f} s ago\n", time_text(run, "reported_at"),
-               std::max(0.0, now_seconds() - number_of(run, "reported_at")));
+    const double loss = number_of(run, "loss"), norm = number_of(run, "grad_norm");
+    print_line("step {} of attempt {}: loss {}{}, plan version {}\n", integer_of(run, "step"),
+               integer_of(run, "attempt"),
+               std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "not finite",
+               std::isnan(norm) ? "" : fmt::format(", gradient norm {:.3f}", norm),
+               integer_of(run, "plan_version"));
+    print_line("the last report of a step: {}, {} ago\n", time_text(run, "reported_at"),
+               format_duration(std::max(0.0, now_seconds() - number_of(run, "reported_at"))));
   }
   if (const boost::json::value* device = run.if_contains("device_health");
       device != nullptr && device->is_object()) {
@@ -336,7 +358,7 @@ void print_status_in_words(const Status& status) {
   }
   print_pause(run, status.directives);
   print_standing_overrides(status.overrides, now_seconds());
-  if (const Row* window = newest_measured(status.windows)) {
+  if (const Row* window = newest_measured(status.windows, run)) {
     print_line("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
                integer_of(*window, "window"), text_of(*window, "kind"),
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
@@ -353,11 +375,11 @@ void print_status_in_words(const Status& status) {
   if (!status.decisions.empty()) {
     print_line("the newest: {}\n", sentence_of(status.decisions.back().as_object()));
   }
-  print_newest_notices(status.notices, text_of(run, "name"));
+  print_newest_notices(status.notices, run_id_of(run));
 }
 
 boost::json::value to_json(Status status) {
-  const Row* window = newest_measured(status.windows);
+  const Row* window = newest_measured(status.windows, status.run);
   boost::json::value newest_window = window ? boost::json::value(*window) : nullptr;
   return {{"run", std::move(status.run)},
           {"newest_measured_window", std::move(newest_window)},

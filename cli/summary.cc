@@ -107,7 +107,7 @@ void judge_decisions(const RunHistory& history, RunSummary& summary) {
     if (!first_any) first_any = i;
     const InjectedFault* fault = fault_behind(history, steps_of(history, decision));
     if (fault == nullptr) {
-      ++summary.false_alarms;
+      summary.false_alarms += !history.faults.empty();
     } else if (!first_true) {
       first_true = i;
       summary.windows_to_detect = count_windows_to_detect(history, *fault, decision);
@@ -138,8 +138,8 @@ int64_t count_steps_lost(const RunHistory& history) {
   int64_t lost = 0;
   for (const StepRow& step : history.steps) {
     for (const AttemptRow& next : history.attempts) {
-      if (next.attempt <= step.attempt || next.cause != "rollback") continue;
-      if (step.step > next.base_step) ++lost;
+      if (next.attempt <= step.attempt || next.base_step >= step.step) continue;
+      lost += next.cause == "rollback";
       break;
     }
   }

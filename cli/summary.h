@@ -33,7 +33,7 @@ struct RunSummary {
   int64_t steps_lost = 0;        // of abandoned attempts, behind the step rolled back to
   int64_t missing_steps = 0;     // holes between an attempt's base and its newest step
   int64_t alarms = 0;
-  int64_t false_alarms = 0;  // alarms in windows that no injected fault was active in
+  int64_t false_alarms = 0;  // where faults were injected: alarms in windows without one
   int64_t attempts = 0;
   int64_t windows = 0;               // verified: quiet or alarm
   int64_t steps = 0;                 // the newest step of the last attempt

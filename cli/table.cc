@@ -52,7 +52,7 @@ std::string Table::text() const {
 
 std::string format_time(double seconds_since_epoch) {
   std::time_t seconds = static_cast<std::time_t>(std::floor(seconds_since_epoch));
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(seconds));
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(seconds));
 }
 
 std::string format_percent(double percent) {

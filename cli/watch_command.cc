@@ -85,7 +85,9 @@ class Watcher {
       if (!busy && dynamic_cast<const ConnectionError*>(&error) == nullptr) throw;
       if (!away_since_) {
         away_since_ = Clock::now();
-        print_line(kYellow, "the controller does not answer; training goes on without it");
+        print_line(
+            kYellow,
+            "the controller does not answer; the trainer does as its controller.on_loss says");
       } else if (Clock::now() - *away_since_ > seconds(options_.patience_seconds)) {
         throw;
       }
@@ -152,10 +154,11 @@ class Watcher {
                               plain_number(number_of(row, "threshold")));
         }
       }
-      what += ", " + state;
+      const bool probe = text_of(row, "kind") == "probe";
+      what += probe && state == "alarm" ? ", failed" : ", " + state;
       const std::string why = text_of(row, "why");
       if (!why.empty()) what += ": " + why;
-      print_line(state == "alarm" ? kRed : kPlain, what);
+      print_line(state == "alarm" && !probe ? kRed : kPlain, what);
     }
   }
 
@@ -179,13 +182,16 @@ class Watcher {
       std::string& known = directive_states_[integer_of(row, "number")];
       if (state == known) continue;
       known = state;
-      if (state == "applied" || state == "rejected" || state == "pending") {
+      const bool failed = state == "rejected" || state == "expired";
+      if (state == "applied" || state == "pending" || failed) {
         std::string to = text_of(row, "kind") == "rollback"
                              ? fmt::format(" to step {}", integer_of(row, "to_step"))
                              : "";
-        print_line(state == "rejected" ? kRed : kPlain,
-                   fmt::format("directive {} ({}{}): {}", integer_of(row, "number"),
-                               text_of(row, "kind"), to, state == "pending" ? "issued" : state));
+        const std::string why = text_of(row, "reject_reason");
+        print_line(failed ? kRed : kPlain,
+                   fmt::format("directive {} ({}{}): {}{}", integer_of(row, "number"),
+                               text_of(row, "kind"), to, state == "pending" ? "issued" : state,
+                               failed && !why.empty() ? ": " + why : ""));
       }
     }
   }

@@ -260,8 +260,6 @@ def write_nightly(parts):
              "| build | passed | failed | skipped |", "|---|---|---|---|"]
     for preset, results in parts:
         lines.append(f"| {preset} | {results.passed} | {len(results.failed)} | {len(results.skipped)} |")
-    lines += ["", "| step | seconds |", "|---|---|"]
-    lines += [f"| {name} | {seconds:.0f} |" for name, seconds in Step.taken if seconds >= 10]
     lines += ["", "| build | case | result |", "|---|---|---|"]
     for preset, results in parts:
         lines += [f"| {preset} | {' '.join(filter(None, each))} | failed |" for each in results.failed]

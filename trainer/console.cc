@@ -31,7 +31,7 @@ class Console::Sink : public spdlog::sinks::base_sink<std::mutex> {
 
 Console::Console(const std::string& program, const std::string& level) {
   logger_ = std::make_shared<spdlog::logger>(program, std::make_shared<Sink>(*this));
-  logger_->set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  logger_->set_pattern("%Y-%m-%d %H:%M:%S.%eZ %^%l%$ %v", spdlog::pattern_time_type::utc);
   logger_->set_level(spdlog::level::from_str(level));
 }
 

@@ -141,13 +141,13 @@ void InlineVerifier::log_replay(const Lease& lease, const std::optional<ReplayRe
                                 double run_seconds) const {
   const ReplayTask& task = lease.task;
   const std::string what = fmt::format("window {} (steps {} to {}), arm {}", task.window,
-                                       task.start_step, task.start_step + task.steps, task.arm);
+                                       task.start_step + 1, task.start_step + task.steps, task.arm);
   if (!result) {
-    return log_.warn("{}: not verified at step {}, {:.1f} s: {}", what, engine_.step(), seconds,
+    return log_.warn("{}: not replayed at step {}, {:.1f} s: {}", what, engine_.step(), seconds,
                      why_not);
   }
   log_.info(
-      "{}: verified at step {} in {:.1f} s ({} steps {:.1f} s, evaluations and loading {:.1f} s); "
+      "{}: replayed at step {} in {:.1f} s ({} steps {:.1f} s, evaluations and loading {:.1f} s); "
       "{:.1f} % of the run so far",
       what, engine_.step(), seconds, result->steps.size(), result->replay_seconds,
       result->eval_seconds, run_seconds > 0 ? 100 * seconds_ / run_seconds : 0);

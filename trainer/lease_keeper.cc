@@ -39,17 +39,12 @@ std::chrono::seconds LeaseKeeper::beat() {
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(std::max(lease_.ttl_seconds / 3, 1.0) * 1000));
   try {
-    const HttpResponse response =
-        client_.request("POST", fmt::format("/v1/leases/{}/heartbeat", lease_.lease),
-                        to_json(LeaseHeartbeat{lease_.token, steps_done_}), timeout);
-    if (response.status == 409 || response.status == 404) {
-      log_.warn("lease {} is lost ({}): another verifier has the replay now", lease_.lease,
-                response.status);
-      lost_ = true;
-    } else if (response.status >= 400) {
-      log_.warn("heartbeat of lease {}: status {}", lease_.lease, response.status);
-      return std::chrono::seconds(response.retry_after);
-    }
+    client_.checked("POST", fmt::format("/v1/leases/{}/heartbeat", lease_.lease),
+                    to_json(LeaseHeartbeat{lease_.token, steps_done_}), timeout);
+  } catch (const ApiError& error) {
+    lost_ = error.status() == 409 || error.status() == 404;
+    log_.warn("{} of lease {}: {}", lost_ ? "the end" : "heartbeat", lease_.lease, error.what());
+    if (!lost_) return std::chrono::seconds(error.retry_after());
   } catch (const ConnectionError& error) {
     // The replay goes on: the lease may still be valid when the controller is back, and if not, it
     // will say so.

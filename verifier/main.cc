@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "base/command_line.h"
+#include "base/counted.h"
 #include "base/errors.h"
 #include "base/host.h"
 #include "base/sleeping_threads.h"
@@ -136,7 +137,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
     wake();
   });
   spdlog::logger log("gnomon-verifier", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
-  log.set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  log.set_pattern("%Y-%m-%d %H:%M:%S.%eZ %^%l%$ %v", spdlog::pattern_time_type::utc);
   log.set_level(spdlog::level::from_str(arguments.level));
   try {
     WorkerOptions options = arguments.options;
@@ -150,7 +151,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
     const int64_t completed = worker.run();
     std::lock_guard lock(wake_mutex);
     wake = [] {};
-    log.info("{} replays completed", completed);
+    log.info("{} completed", counted(completed, "replay"));
     return arguments.options.once && completed == 0 && !shutdown.requested() ? kStatusFailed : 0;
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "gnomon-verifier: %s\n", as_option(error, "--controller").what());

@@ -18,16 +18,16 @@
   gnomon.verdictBanner(place('verdict'), s.run_verdict, s.run_verdict_sentence, s.run_verdict_since, Date.now() / 1000);
   const caught = s.fault
     ? (s.detected ? [`window ${s.windows_to_detect}`, 'of those with the fault in', 'good'] : ['no', 'not detected', 'bad'])
-    : [s.alarms === 0 ? 'nothing' : `${s.alarms} alarm${s.alarms === 1 ? '' : 's'}`, 'no fault was injected', s.alarms === 0 ? 'good' : 'bad'];
+    : null;
   gnomon.tiles(place('tiles'), [
-    ['Caught in', ...caught],
+    caught ? ['Caught in', ...caught] : ['Alarms', String(s.alarms), `in ${s.windows} measured windows`],
     ['Verdict', s.verdict.replace(/_/g, ' '), gnomon.sitesInWords(s.blamed_sites)],
     ['Action', s.action, s.plan_changed ? (s.returned_to_fp8 ? 'and back in FP8 later' : 'still out of FP8') : 'plan unchanged',
       s.plan_changed ? (s.returned_to_fp8 ? 'good' : 'bad') : ''],
     ['Steps rolled back', gnomon.count(s.steps_lost), `of ${gnomon.count(s.steps)}, in ${s.attempts} attempt${s.attempts === 1 ? '' : 's'}`],
-    ['False alarms', String(s.false_alarms), `in ${s.windows} measured windows`, s.false_alarms ? 'bad' : 'good'],
+    ...(caught ? [['False alarms', String(s.false_alarms), `in ${s.windows} measured windows`, s.false_alarms ? 'bad' : 'good']] : []),
     ['Final loss', typeof s.final_loss === 'number' ? s.final_loss.toFixed(4) : '–', 'held-out, BF16, nats per token'],
-    gnomon.netSpeedupTile(s.economics, `verification ${(100 * (s.economics ? s.economics.verification_share : s.verification_share)).toFixed(1)}% of all compute`),
+    gnomon.netSpeedupTile(s.economics, `verification ${(100 * (s.economics ? s.economics.verification_share : s.verification_share)).toFixed(1)}% of everything paid`),
     ['Wall time', gnomon.duration(s.wall_seconds), `${gnomon.duration(s.train_seconds)} in steps`],
   ]);
   gnomon.lossChart(place('loss'), data);

@@ -158,9 +158,10 @@ Response response_for(std::exception_ptr error) {
                                "a request for less: fewer steps, or a lower limit"});
     if (!ledger.disk_full()) log_trouble(ledger.what());  // daemon/write_trouble.h
     problem = {"about:blank",
-               ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",
+               ledger.disk_full() ? "The ledger's disk is full" : "The ledger does not work",
                ledger.disk_full() ? 507 : 503, ledger.what(),
-               "the same request later; nothing of it has been recorded"};
+               "the same request later; nothing of it has been recorded. If it stays so, "
+               "`gnomon ledger check` says what is damaged"};
   } catch (const std::bad_alloc&) {
     log_trouble("a request failed: there is no memory for it");
     problem = {"about:blank", "Out of memory", 503, "the daemon has no memory for this request",

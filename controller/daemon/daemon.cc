@@ -214,7 +214,9 @@ void Daemon::keep_time() {
         *ledger_, run,
         [this, run](LedgerTransaction& transaction) { runs_.tick(transaction, run); },
         [run](std::exception_ptr error) {
-          log_failure(fmt::format("a deadline of {} is over, unheard", run_name(run)), error);
+          log_failure(fmt::format("what was due in {} could not be recorded, and is tried again",
+                                  run_name(run)),
+                      error);
         });
     if (!accepted) break;
   }

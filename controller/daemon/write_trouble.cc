@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/counted.h"
+
 namespace gnomon {
 
 WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
@@ -9,9 +11,9 @@ WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
   if (why.empty()) {
     if (failed_ == 0) return {};
     const std::string text = fmt::format(
-        "the ledger is written again, after {:.0f} s; of {} group{} of writes nothing, or not all, "
-        "was recorded, and what was not was not acknowledged",
-        now - since_, failed_, failed_ == 1 ? "" : "s");
+        "the ledger can be written again, after {:.0f} s; {} of writes failed, and what was not "
+        "recorded was not acknowledged",
+        now - since_, counted(failed_, "group"));
     failed_ = 0;
     return {text, true};
   }

@@ -27,7 +27,8 @@ void refuse_while_trainer_speaks(const RunCache& runs, int64_t run, const std::s
       409, "The trainer is there",
       fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago", label,
                   silent),
-      fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the same request "
+      fmt::format("`gnomon override {} stop --reason WHY`, which ends it with a checkpoint; or the "
+                  "same request "
                   "after {:.0f} s of silence",
                   label, kTrainerSilentSeconds));
 }

@@ -81,7 +81,8 @@ struct DirectiveRow : Directive {
     v("ended_at", &R::ended_at, Member{.range = kTime});
     v("applied_attempt", &R::applied_attempt, Member{.range = kStep});
     v("applied_step", &R::applied_step, Member{.range = kStep});
-    v("reject_reason", &R::reject_reason, Member{.help = "Why it was rejected or has expired."});
+    v("reject_reason", &R::reject_reason,
+      Member{.help = "Why it was rejected or has expired.", .listed = {"why not"}});
   }
 };
 

@@ -41,7 +41,7 @@ class LedgerRepair : public ::testing::Test {
 TEST_F(LedgerRepair, AStateThatDoesNotFitIsNamedAndRebuilt) {
   EndedProcess check = ledger("check");
   EXPECT_EQ(check.status, 0) << check.errors;
-  EXPECT_THAT(check.output, HasSubstr("2 states of runs"));
+  EXPECT_THAT(check.output, HasSubstr("states of runs: 2"));
   const std::string good = text("SELECT group_concat(body) FROM decision_state");
   for (const char* sql :
        {"UPDATE decision_state SET body = json_set(body, '$.newest_step', 3) WHERE run = 2",

@@ -189,7 +189,7 @@ TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
   EndedProcess status = gnomon({"status", "small"});
   EXPECT_THAT(status.output,
               AllOf(HasSubstr("notices: 4"), HasSubstr("checkpoint 2."), HasSubstr("at step 4"),
-                    Not(HasSubstr("checkpoint 1.")), HasSubstr("gnomon notices small")));
+                    Not(HasSubstr("checkpoint 1.")), HasSubstr("gnomon notices run-1")));
   boost::json::value rows = boost::json::parse(gnomon({"notices", "small", "--json"}).output);
   EXPECT_EQ(rows.at(3).at("step").to_number<int64_t>(), 4);
 }

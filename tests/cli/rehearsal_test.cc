@@ -245,6 +245,7 @@ TEST(GradientSwitchTest, CallsAreCountedFromTheFaultOn) {
   healthy.trace = &calm;
   faulty.trace = &restless;
   faulty.label.fault_from = 300;
+  for (auto* run : {&healthy, &faulty}) run->above_bf16 = run->above_fp8 = 0;
   const boost::json::object found = rehearsal::gradient_switch({healthy, faulty});
   EXPECT_EQ(found.at("healthy").at("called"), 0);
   EXPECT_EQ(found.at("harmless").at("called"), 1);

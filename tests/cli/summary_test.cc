@@ -171,7 +171,8 @@ TEST_F(SummaryTest, ARunWithoutFaultExpectsSilence) {
       "INSERT INTO decisions VALUES (1, 1, 1.7e9, 'alarm', 'none', 'none', 1, 1, 10, 1, '[]', 'x',"
       " '{}', 1), (1, 2, 1.7e9, 'action', 'unexplained', 'bf16', 1, 1, 10, 1, '[]', 'x', '{}', 2)");
   RunSummary alarmed = summary();
-  EXPECT_EQ(alarmed.false_alarms, 1);
+  EXPECT_EQ(alarmed.alarms, 1);
+  EXPECT_EQ(alarmed.false_alarms, 0) << "a real run: nobody knows that it was false";
   EXPECT_THAT(unmet_expectations(alarmed, "none"),
               ElementsAre(HasSubstr("alarm"), HasSubstr("bf16")));
 }
@@ -229,6 +230,16 @@ TEST_F(BitFlipTest, StaysInTheWeightsUntilTheRollback) {
   EXPECT_EQ(s.steps_lost, 18);
   EXPECT_FALSE(s.plan_changed);
   EXPECT_THAT(unmet_expectations(s, "bitflip"), IsEmpty());
+}
+
+// Steps count once, with the first attempt that begins before them, as in the account.
+TEST_F(BitFlipTest, WhatACrashTookIsNotLostToARollbackOnceMore) {
+  SQLite::Database(file(), SQLite::OPEN_READWRITE)
+      .exec(
+          "UPDATE attempts SET cause = 'restart' WHERE attempt = 2;"
+          "INSERT INTO attempts SELECT run, 3, 10, 'rollback', plan_version, started_at, "
+          "fingerprint, host FROM attempts WHERE attempt = 2");
+  EXPECT_EQ(summary().steps_lost, 50) << "10 of the first attempt, 40 of the second";
 }
 
 TEST_F(BitFlipTest, AnAlarmAfterTheRollbackIsFalse) {

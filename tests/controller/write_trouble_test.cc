@@ -21,8 +21,8 @@ TEST(WriteTroubleTest, ItsBeginItsLengthAndItsEndAreSaidOnce) {
   EXPECT_TRUE(last.well);
   EXPECT_EQ(
       last.text,
-      "the ledger is written again, after 320 s; of 5 groups of writes nothing, or not all, was "
-      "recorded, and what was not was not acknowledged");
+      "the ledger can be written again, after 320 s; 5 groups of writes failed, and what was not "
+      "recorded was not acknowledged");
   EXPECT_EQ(trouble.outcome("", 421).text, "");
   EXPECT_NE(trouble.outcome("again", 500).text, "");
 }

@@ -106,7 +106,7 @@ TEST_P(WithOptimizer, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
 
   EXPECT_TRUE(received.registrations[0].trainer_replays);
   EXPECT_THAT(trainer->output(),
-              AllOf(HasSubstr("state kept while verifying"), HasSubstr("verified at step"),
+              AllOf(HasSubstr("state kept while verifying"), HasSubstr("replayed at step"),
                     HasSubstr("windows' replays between steps took")));
   const auto seen = desk.seen();
   EXPECT_TRUE(seen.requests[0].on_trainer);
@@ -246,7 +246,7 @@ TEST_F(InlineUnderADaemon, WindowsAreVerifiedWithoutAnyVerifier) {
   daemon_.start();
   const auto trainer = start_supervised(config(200, kInline, kKeepAllCheckpoints));
   ASSERT_EQ(trainer->wait(), 0) << trainer->output() << daemon_.log();
-  EXPECT_THAT(trainer->output(), HasSubstr("verified at step"));
+  EXPECT_THAT(trainer->output(), HasSubstr("replayed at step"));
   int measured = 0;
   for (const boost::json::value& window : daemon_.rows("windows")) {
     measured += window.at("state").as_string() == "quiet" ? 1 : 0;
