@@ -158,6 +158,11 @@ class Source {
   }
   Row summary(int64_t run) {
     Row row = parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
+    boost::json::array attempts;
+    for (const AttemptRow& attempt : ledger_->attempts(run)) {
+      attempts.push_back({{"attempt", attempt.attempt}, {"base_step", attempt.base_step}});
+    }
+    row["attempts"] = std::move(attempts);
     if (const auto verdict = verdict_on_record(*ledger_, fmt::format("run-{}", run))) {
       row["verdict"] = decide::verdict_name(verdict->kind);
       row["verdict_sentence"] = verdict->sentence;

@@ -209,8 +209,8 @@ void Ledger::run_job(WriteJob& job) {
 }
 
 void Ledger::undo_job(WriteJob& job) {
-  writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
-  if (transaction_is_over()) {
+  const int code = writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
+  if (code != SQLITE_OK || transaction_is_over()) {
     throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
   }
   for (auto& action : job.transaction.rollback_actions_) {

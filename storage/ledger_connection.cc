@@ -86,7 +86,7 @@ void Connection::merge_wal_when_closed(bool merge) {
 }
 
 std::string sqlite_uri(const std::filesystem::path& file) {
-  std::string uri = "file:";
+  std::string uri = "file://";  // without an authority, which a path may seem to begin with
   for (char c : std::filesystem::absolute(file).string()) {
     bool plain = c != '?' && c != '#' && c != '%';
     uri += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));

@@ -126,7 +126,7 @@ void Checkpointer::write() {
   callbacks_.written(report_);
   try {
     retain();
-  } catch (const Error& error) {  // this one is whole all the same
+  } catch (const std::exception& error) {  // this one is whole all the same
     log_.error("old checkpoints stay: {}", error.what());
   }
 }

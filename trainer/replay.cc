@@ -168,7 +168,16 @@ ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& p
     engine_.reset();
     engine_ = make_engine(config);
   }
-  return replay_on(*engine_, request, progress);
+  try {
+    return replay_on(*engine_, request, progress);
+  } catch (const ReplayAbandoned&) {
+    throw;
+  } catch (...) {
+    // It may be the engine: with data that have been replaced since, or a device that has failed.
+    // Ranks have said what to do with theirs.
+    if (ranks == 1) engine_.reset();
+    throw;
+  }
 }
 
 ReplayResult replay_on(Engine& engine, const ReplayRequest& request,

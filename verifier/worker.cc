@@ -48,9 +48,10 @@ LeaseRequest request_of(const WorkerOptions& options, EngineRanks* ranks) {
 // for it.
 bool is_foreign(const std::string& uri) {
   const std::filesystem::path path(uri);
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored) && !std::filesystem::is_empty(path, ignored) &&
-         !std::filesystem::exists(path / kManifestFile, ignored);
+  std::error_code error;  // what cannot be looked at now may be ours
+  if (!std::filesystem::exists(path, error)) return false;
+  if (std::filesystem::is_empty(path, error) || error) return false;
+  return !std::filesystem::exists(path / kManifestFile, error) && !error;
 }
 
 }  // namespace
@@ -61,6 +62,7 @@ Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, E
       log_(log),
       client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
+      failure_backoff_(10 * options_.backoff_first, 3 * options_.backoff_longest),
       replayer_({options_.threads, options_.device}, ranks, options_.roots),
       request_(request_of(options_, ranks)) {}
 
@@ -89,8 +91,11 @@ int64_t Worker::run() {
       continue;
     }
     if (!lease) continue;
-    completed += work(*lease) ? 1 : 0;
+    const Done done = work(*lease);
+    completed += done == Done::kCompleted;
     if (options_.once) break;
+    if (done == Done::kCompleted) failure_backoff_.reset();
+    if (done == Done::kFailed) shutdown_.wait_for(failure_backoff_.next());
   }
   return completed;
 }
@@ -119,18 +124,19 @@ std::optional<Lease> Worker::ask() {
   return from_answer<Lease>(response.body);
 }
 
-// Returns whether the replay was completed.
-bool Worker::work(const Lease& lease) {
+Worker::Done Worker::work(const Lease& lease) {
   const ReplayTask& task = lease.task;
   log_.info("lease {}: {} window {}, arm {} ({}), {} steps from step {}", lease.lease, task.run,
             task.window, task.arm, task.purpose, task.steps, task.start_step);
-  LeaseKeeper keeper(options_.controller, lease, log_);
-  std::string what = "complete";
+  std::optional<LeaseKeeper> keeper;
+  const auto lost = [&keeper] { return keeper && keeper->lost(); };
+  Done done = Done::kCompleted;
   std::string body;
   try {
-    ReplayResult result = replayer_.run(replay_request(task), [&keeper](int64_t steps) {
-      keeper.set_steps_done(steps);
-      return !keeper.lost();
+    keeper.emplace(options_.controller, lease, log_);
+    ReplayResult result = replayer_.run(replay_request(task), [&](int64_t steps) {
+      keeper->set_steps_done(steps);
+      return !lost();
     });
     result.token = lease.token;
     result.time = now_seconds();
@@ -138,19 +144,22 @@ bool Worker::work(const Lease& lease) {
               result.steps.size(), result.replay_seconds, result.eval_seconds);
     body = to_json(result);
   } catch (const std::exception& error) {
-    if (!keeper.lost()) log_.error("lease {}: {}", lease.lease, error.what());
-    // Data, a device or a plan that do not fit this one; a missing checkpoint may come.
-    const bool unfit = dynamic_cast<const ConfigError*>(&error) != nullptr;
-    what = "fail";
+    if (!lost()) log_.error("lease {}: {}", lease.lease, error.what());
+    // Data, a device or a plan that do not fit this one; a missing checkpoint may come, and without
+    // a keeper it is the token's file or a certificate that is being replaced.
+    const bool misfit = keeper && dynamic_cast<const ConfigError*>(&error) != nullptr;
+    const bool unsupported = misfit || is_foreign(task.checkpoint_uri);
+    done = unsupported ? Done::kLeft : Done::kFailed;
     body = to_json(LeaseFailure{.token = lease.token,
                                 .reason = shortened(error.what(), rules::kSentence),
-                                .unsupported = unfit || is_foreign(task.checkpoint_uri)});
+                                .unsupported = unsupported});
   }
-  if (keeper.lost()) {
+  if (lost()) {
     log_.warn("lease {}: abandoned", lease.lease);
-    return false;
+    return Done::kLeft;
   }
-  return answer(lease, what, body) && what == "complete";
+  const bool taken = answer(lease, done == Done::kCompleted ? "complete" : "fail", body);
+  return taken || done != Done::kCompleted ? done : Done::kLeft;
 }
 
 // Returns whether the controller took it. Tries until it has taken or refused it, or fails at it

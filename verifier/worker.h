@@ -48,7 +48,8 @@ class Worker {
  private:
   std::optional<Lease> ask();
   void pause(const Error& error, bool away);
-  bool work(const Lease& lease);
+  enum class Done { kCompleted, kFailed, kLeft };  // kFailed: another try may help
+  Done work(const Lease& lease);
   bool answer(const Lease& lease, const std::string& what, const std::string& body);
 
   WorkerOptions options_;
@@ -57,6 +58,7 @@ class Worker {
   HttpClient client_;
   Backoff backoff_;
   Backoff token_backoff_{std::chrono::seconds(1), std::chrono::seconds(30)};
+  Backoff failure_backoff_;  // a storage that is away fails one replay after the other
   Replayer replayer_;
   LeaseRequest request_;
   std::atomic<bool> asking_{false};

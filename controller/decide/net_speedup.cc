@@ -91,7 +91,8 @@ LossGap loss_gap(const State& state) {
 
 Account account_now(const State& state, const Policy& policy) {
   Account account = state.money.account;
-  set_loss_gap(account, loss_gap(state).paid_percent());
+  // Twice the loss is as far as the law of losses is worth anything.
+  set_loss_gap(account, std::min(loss_gap(state).paid_percent(), 100.0));
   const double spare = policy.economics.spare_fraction * training_seconds(account);
   account.spare_idle_seconds = std::max(0.0, spare - account.spare_verification_seconds);
   return account;

@@ -37,7 +37,7 @@
   function lossGap({loss_gap: gap, loss_gap_percent: paid}) {
     if (!gap) return 'not known: too few windows under this plan';
     const of = gap.source === 'long_forks' ? 'long forks, which see what stays in the weights' : 'windows';
-    return `${percent(gap.percent)} ± ${percent(gap.error_percent)} in the newest ${of}${paid > 0 ? '' : '; within the noise, not paid for'}`;
+    return `${percent(gap.percent)} ± ${percent(gap.error_percent)} in the newest ${of}${paid > 0 ? '' : gap.percent > 0 ? '; within the noise, not paid for' : '; no cost'}`;
   }
 
   function facts(economics) {

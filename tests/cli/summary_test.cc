@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "controller/decide/decide.h"
+#include "tests/cli/program.h"
 #include "tests/cli/synthetic_ledger.h"
 
 namespace gnomon::cli {
@@ -230,6 +231,20 @@ TEST_F(BitFlipTest, StaysInTheWeightsUntilTheRollback) {
   EXPECT_EQ(s.steps_lost, 18);
   EXPECT_FALSE(s.plan_changed);
   EXPECT_THAT(unmet_expectations(s, "bitflip"), IsEmpty());
+}
+
+// A rollback to step 20 has undone the second window.
+TEST_F(BitFlipTest, TheStatusShowsTheNewestWindowThatCounts) {
+  SQLite::Database database(file(), SQLite::OPEN_READWRITE);
+  database.exec("UPDATE windows SET d_percent = 5 WHERE window = 2");
+  const auto status = [&] {
+    return run_gnomon({"status", "demo", "--ledger", file().string()}).output;
+  };
+  EXPECT_THAT(status(), HasSubstr("window 3 (shadow from step 30): gap +0.100%"));
+  database.exec("UPDATE windows SET d_percent = 9e999 WHERE window = 3");
+  EXPECT_THAT(status(), HasSubstr("window 3 (shadow from step 30): gap not finite"));
+  database.exec("UPDATE windows SET kind = 'probe' WHERE window = 3");
+  EXPECT_THAT(status(), HasSubstr("window 1 (shadow from step 0): gap +0.100%"));
 }
 
 // Steps count once, with the first attempt that begins before them, as in the account.
