@@ -22,7 +22,7 @@ namespace json = boost::json;
 constexpr double kEndPercent = 0.5;
 const std::vector<std::string> kRivals = {"fixed", "ewma", "glr", "cusum"};
 
-// Of those that are numbers.
+// NaN is left out.
 json::object spread_of(std::vector<double> values) {
   std::erase_if(values, [](double value) { return std::isnan(value); });
   return {{"median", finite(quantile(values, 0.5))}, {"most", finite(quantile(values, 1))}};

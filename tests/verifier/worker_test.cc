@@ -31,18 +31,25 @@ Lease lost_checkpoint() {
   return lease;
 }
 
+WorkerOptions options_of(const std::string& url, std::chrono::milliseconds backoff) {
+  WorkerOptions options;
+  options.controller.url = url;
+  options.name = "v1";
+  options.backoff_first = options.backoff_longest = backoff;
+  return options;
+}
+
+spdlog::logger silent_log() { return {"test", std::make_shared<spdlog::sinks::null_sink_mt>()}; }
+
 // An answer that the controller can never take may not keep a verifier from all other runs.
 TEST(WorkerTest, GivesUpAnAnswerThatTheControllerFailsAtAgainAndAgain) {
   test::LeaseServer server;
   server.set_status(200, 500);
   server.queue(lost_checkpoint());
-  WorkerOptions options;
-  options.controller.url = server.url();
-  options.name = "v1";
+  WorkerOptions options = options_of(server.url(), std::chrono::milliseconds(1));
   options.once = true;
-  options.backoff_first = options.backoff_longest = std::chrono::milliseconds(1);
   Shutdown shutdown;
-  spdlog::logger log("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  spdlog::logger log = silent_log();
   Worker worker(options, shutdown, log);
   auto completed = std::async(std::launch::async, [&] { return worker.run(); });
   EXPECT_EQ(completed.wait_for(std::chrono::seconds(20)), std::future_status::ready);
@@ -56,12 +63,9 @@ TEST(WorkerTest, WaitsAfterAReplayThatMayWorkLater) {
   test::LeaseServer server;
   server.queue(lost_checkpoint());
   server.queue(lost_checkpoint());
-  WorkerOptions options;
-  options.controller.url = server.url();
-  options.name = "v1";
-  options.backoff_first = options.backoff_longest = std::chrono::seconds(60);
+  WorkerOptions options = options_of(server.url(), std::chrono::seconds(60));
   Shutdown shutdown;
-  spdlog::logger log("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  spdlog::logger log = silent_log();
   Worker worker(options, shutdown, log);
   auto completed = std::async(std::launch::async, [&] { return worker.run(); });
   EXPECT_TRUE(eventually([&] { return !server.failed().empty(); }));
@@ -89,14 +93,11 @@ TEST(WorkerTest, OutlivesATokenThatIsBeingReplaced) {
     }
     return {200, "{}"};
   });
-  WorkerOptions options;
-  options.controller.url = server.url();
+  WorkerOptions options = options_of(server.url(), std::chrono::milliseconds(1));
   options.controller.token_file = token.string();
-  options.name = "v1";
   options.once = true;
-  options.backoff_first = options.backoff_longest = std::chrono::milliseconds(1);
   Shutdown shutdown;
-  spdlog::logger log("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  spdlog::logger log = silent_log();
   Worker worker(options, shutdown, log);
   auto completed = std::async(std::launch::async, [&] { return worker.run(); });
   EXPECT_TRUE(eventually([&] { return leased > 0 && !std::filesystem::exists(token); }));
