@@ -158,11 +158,6 @@ class Source {
   }
   Row summary(int64_t run) {
     Row row = parse_json_exactly(ledger_->summary(run)).as_array().at(0).as_object();
-    boost::json::array attempts;
-    for (const AttemptRow& attempt : ledger_->attempts(run)) {
-      attempts.push_back({{"attempt", attempt.attempt}, {"base_step", attempt.base_step}});
-    }
-    row["attempts"] = std::move(attempts);
     if (const auto verdict = verdict_on_record(*ledger_, fmt::format("run-{}", run))) {
       row["verdict"] = decide::verdict_name(verdict->kind);
       row["verdict_sentence"] = verdict->sentence;
@@ -229,27 +224,10 @@ void print_notices(const ListOptions& options) {
   print_list<NoticeRow>(options, "notices", views::kNotices, "the trainer has sent no notice");
 }
 
-// A later attempt began before the window's end.
-bool is_undone(const Row& window, const Row& run) {
-  const boost::json::value* attempts = run.if_contains("attempts");
-  if (attempts == nullptr) return false;
-  const int64_t end = integer_of(window, "start_step") + integer_of(window, "steps");
-  return std::ranges::any_of(attempts->as_array(), [&](const boost::json::value& value) {
-    const Row& attempt = value.as_object();
-    return integer_of(attempt, "attempt") > integer_of(window, "attempt") &&
-           integer_of(attempt, "base_step") < end;
-  });
-}
-
-// The newest window that says something of the run as it stands.
-const Row* newest_measured(const boost::json::array& windows, const Row& run) {
-  for (auto row = windows.rbegin(); row != windows.rend(); ++row) {
-    const Row& window = row->as_object();
-    if (std::isnan(number_of(window, "d_percent")) || text_of(window, "kind") == "probe" ||
-        text_of(window, "state") == "skipped" || is_undone(window, run)) {
-      continue;
-    }
-    return &window;
+const Row* measured_window(const boost::json::array& windows, const Row& run) {
+  for (const boost::json::value& window : windows) {
+    if (integer_of(window.as_object(), "window") == integer_of(run, "measured_window"))
+      return &window.as_object();
   }
   return nullptr;
 }
@@ -363,7 +341,7 @@ void print_status_in_words(const Status& status) {
   }
   print_pause(run, status.directives);
   print_standing_overrides(status.overrides, now_seconds());
-  if (const Row* window = newest_measured(status.windows, run)) {
+  if (const Row* window = measured_window(status.windows, run)) {
     print_line("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
                integer_of(*window, "window"), text_of(*window, "kind"),
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
@@ -384,7 +362,7 @@ void print_status_in_words(const Status& status) {
 }
 
 boost::json::value to_json(Status status) {
-  const Row* window = newest_measured(status.windows, status.run);
+  const Row* window = measured_window(status.windows, status.run);
   boost::json::value newest_window = window ? boost::json::value(*window) : nullptr;
   return {{"run", std::move(status.run)},
           {"newest_measured_window", std::move(newest_window)},

@@ -25,6 +25,14 @@ inline constexpr const char* kRunsNamed =
   " AND c.verified_at IS NOT NULL "                                                            \
   " ORDER BY c.verified_at DESC, c.attempt DESC, c.step DESC LIMIT 1)"
 
+// The newest window that says something of the run as it stands: no probe, not skipped, and not of
+// steps that a rollback has undone.
+#define GNOMON_MEASURED_WINDOW(which)                                                           \
+  "(SELECT w.window FROM windows w WHERE w.run = " which                                        \
+  " AND w.d_percent IS NOT NULL AND w.kind <> 'probe' AND w.state <> 'skipped' AND NOT EXISTS " \
+  "(SELECT 1 FROM attempts b WHERE b.run = w.run AND b.attempt > w.attempt AND b.base_step < "  \
+  "w.start_step + w.steps) ORDER BY w.window DESC LIMIT 1)"
+
 // Parameter: the run. Windows and decisions are numbered from 1 without gaps.
 inline constexpr const char* kRunSummary =
     "SELECT r.id, 'run-' || r.id AS run, r.name, r.job_id, r.state, r.registered_at, "
@@ -32,20 +40,17 @@ inline constexpr const char* kRunSummary =
     "(SELECT max(attempt) FROM attempts a WHERE a.run = r.id) AS attempt, "
     "s.step, s.plan_version, s.loss, s.grad_norm, s.learning_rate, s.reported_at, "
     GNOMON_VERIFIED_STEP("r.id") " AS verified_step, "
+    GNOMON_MEASURED_WINDOW("r.id") " AS measured_window, "
     "(SELECT coalesce(max(window), 0) FROM windows w WHERE w.run = r.id) AS windows, "
     "(SELECT coalesce(max(decision), 0) FROM decisions d WHERE d.run = r.id) AS decisions "
     "FROM runs r LEFT JOIN steps s ON s.run = r.id AND (s.attempt, s.step) = "
     "(SELECT t.attempt, t.step FROM steps t WHERE t.run = r.id ORDER BY t.attempt DESC, t.step "
     "DESC LIMIT 1) "
     "WHERE r.id = ?";
-inline constexpr const char* kVerifiedStep = "SELECT " GNOMON_VERIFIED_STEP("?1");
+inline constexpr const char* kVerified =
+    "SELECT " GNOMON_VERIFIED_STEP("?1") ", " GNOMON_MEASURED_WINDOW("?1");
 #undef GNOMON_VERIFIED_STEP
-// The newest window that says something of the run as it stands: no probe, not skipped, and not of
-// steps that a rollback has undone.
-inline constexpr const char* kNewestGap =
-    "SELECT window FROM windows w WHERE run = ?1 AND d_percent IS NOT NULL AND kind <> 'probe' AND "
-    "state <> 'skipped' AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.run = w.run AND b.attempt "
-    "> w.attempt AND b.base_step < w.start_step + w.steps) ORDER BY window DESC LIMIT 1";
+#undef GNOMON_MEASURED_WINDOW
 inline constexpr const char* kFaults = "SELECT * FROM faults WHERE run = ?";
 inline constexpr const char* kAttempts = "SELECT * FROM attempts WHERE run = ? ORDER BY attempt";
 inline constexpr const char* kNewestHealth =
@@ -133,7 +138,7 @@ inline constexpr std::array kAll = {
     kPlans,         kReplays,       kDirectives,  kDeviceHealth,   kNotices,
     kOverrides,     kAudit,         kCheckpoints, kShadow,         kSteps,
     kStepsEvery,    kFirstStepFrom, kLastStepTo,  kAttemptNumbers, kAuditNewestOfRun,
-    kNotifications, kVerifiedStep,  kNewestGap,
+    kNotifications, kVerified,
 };
 
 }  // namespace gnomon::views

@@ -107,14 +107,15 @@ void add_state(RunNumbers& numbers, const decide::State& state, const decide::Po
 
 std::function<void(RunNumbers&)> load_standing(Connection& connection, int64_t run) {
   std::optional<decide::CloseWindow> window;
-  Query newest = connection.query(views::kNewestGap, run);
-  if (newest.next()) {
-    const auto row = ledger::find_window(connection, run, newest.integer(0)).value();
-    window = {row, row.window, row.state};
-  }
   std::optional<int64_t> verified_step;
-  Query verified = connection.query(views::kVerifiedStep, run);
-  if (verified.next()) verified_step = verified.optional_integer(0);
+  Query standing = connection.query(views::kVerified, run);
+  if (standing.next()) {
+    verified_step = standing.optional_integer(0);
+    if (const std::optional<int64_t> measured = standing.optional_integer(1)) {
+      const auto row = ledger::find_window(connection, run, *measured).value();
+      window = {row, row.window, row.state};
+    }
+  }
   return [window, verified_step](RunNumbers& numbers) {
     record_window(numbers, window);
     numbers.verified_step = verified_step;

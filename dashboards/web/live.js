@@ -151,9 +151,7 @@
   }
 
   function showTiles(run, windows, economics) {
-    const undone = (window) => run.attempts.some((other) => other.attempt > window.attempt && other.base_step < window.start_step + window.steps);
-    const measured = windows.filter((window) => typeof window.d_percent === 'number' && window.kind === 'shadow'
-      && window.state !== 'skipped' && !undone(window)).pop();
+    const measured = windows.find((window) => window.window === run.measured_window);
     const above = measured && measured.d_percent > measured.tolerance_percent;
     gnomon.tiles(place('tiles'), [
       ['Verified', run.verified_step === null ? 'nothing' : `to step ${gnomon.count(run.verified_step)}`,

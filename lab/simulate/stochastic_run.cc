@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
+#include "controller/decide/net_speedup.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"
 #include "protocol/precision_plan.h"
@@ -369,8 +370,8 @@ Tally StochasticRun::run() {
   tally.damage_percent = damage;
   const double share = model_.verifiers > 0 ? policy.economics.spare_fraction : 0;
   tally.net_speedup = model_.speedup * static_cast<double>(step) / (tally.seconds * (1 + share));
-  const decide::Statement core = decide::statement(state.money.account, policy.economics.speedup,
-                                                   policy.economics.loss_exponent);
+  const decide::Statement core = decide::statement(
+      decide::account_now(state, policy), policy.economics.speedup, policy.economics.loss_exponent);
   tally.net_speedup_by_core = core.net;
   tally.hazard_by_core = decide::hazard_mean(state.money.hazard);
   truth_.finish();

@@ -227,10 +227,12 @@ TEST_F(EveryMetric, OfWhatARestartHasUndoneIsTakenBack) {
     return boost::json::parse(trainer_.client().checked("GET", trainer_.path("")).body);
   };
   EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 10\n"));
+  EXPECT_EQ(summary().at("measured_window"), 2);
   const AttemptStart start{3, 5, "restart", 1, 1.0, {}, "host-a"};
   trainer_.client().checked("POST", trainer_.path("/attempts"), to_json(start));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 5\n"));
   EXPECT_EQ(summary().at("verified_step"), 5);
+  EXPECT_EQ(summary().at("measured_window"), 1);
   daemon_.stop();
   daemon_.start();
   EXPECT_THAT(text(), HasSubstr("gnomon_run_verified_step{run=\"test/1\"} 5\n"));
