@@ -19,6 +19,7 @@ namespace {
 
 constexpr size_t kReportMax = 8 << 20;
 constexpr int64_t kStepsAtOnce = 1'000;
+constexpr size_t kAnswerBytes = 8 << 20;  // about: a step is shown whole
 
 Response post_statistics(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
@@ -72,8 +73,9 @@ Choice chosen_rows(const Request& request) {
   return choice;
 }
 
-// Reports as trainers send them, whole steps, the oldest first. Without from and to the newest step
-// alone. With worst: of each step only so many roundings in use, the worst first.
+// Reports as trainers send them, whole steps, the oldest first: the newest that fit. Without from
+// and to the newest step alone. With worst: of each step only so many roundings in use, the worst
+// first.
 std::string show(Connection& connection, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
@@ -85,12 +87,12 @@ std::string show(Connection& connection, const Request& request) {
   const int64_t to = query_integer(request, "to");
   const int64_t limit = newest ? 1 : query_integer(request, "limit");
   Query steps = connection.query(
-      "SELECT attempt, step, plan_version, measured_at FROM (SELECT * FROM statistics_steps "
-      "WHERE run = ? AND step >= ? AND step <= ? ORDER BY attempt DESC, step DESC LIMIT ?) "
-      "ORDER BY attempt, step",
+      "SELECT attempt, step, plan_version, measured_at FROM statistics_steps "
+      "WHERE run = ? AND step >= ? AND step <= ? ORDER BY attempt DESC, step DESC LIMIT ?",
       run, from, to, limit);
-  std::string json = "[";
-  while (steps.next()) {
+  std::vector<std::string> reports;
+  size_t bytes = 0;
+  while (bytes < kAnswerBytes && steps.next()) {
     Query rows =
         connection.query(choice.sql, run, steps.integer(0), steps.integer(1), tensor, tensor);
     std::string list = "[";
@@ -102,12 +104,14 @@ std::string show(Connection& connection, const Request& request) {
       append_element(list, rows.text(1));
       ++taken;
     }
-    append_element(json, fmt::format(R"({{"attempt":{},"step":{},"plan_version":{},"time":{},)"
-                                     R"("rows":{}]}})",
-                                     steps.integer(0), steps.integer(1), steps.integer(2),
-                                     steps.real(3), list));
+    reports.push_back(fmt::format(R"({{"attempt":{},"step":{},"plan_version":{},"time":{},)"
+                                  R"("rows":{}]}})",
+                                  steps.integer(0), steps.integer(1), steps.integer(2),
+                                  steps.real(3), list));
+    bytes += reports.back().size();
   }
-  return json + ']';
+  std::ranges::reverse(reports);
+  return fmt::format("[{}]", fmt::join(reports, ","));
 }
 
 }  // namespace
@@ -133,7 +137,8 @@ std::vector<Route> statistics_routes(Services& s) {
         choice_parameter("tensor", "Only this tensor of each GEMM.",
                          {"input", "weight", "gradient", "output", "weight_gradient"}),
         from_step_parameter(), to_step_parameter(),
-        integer_parameter("limit", "At most so many steps.", 1, kStepsAtOnce, 100),
+        integer_parameter("limit", "At most so many steps, the newest of about 8 MiB.", 1,
+                          kStepsAtOnce, 100),
         choice_parameter("worst",
                          "Only the worst roundings in use of each step by this number, the worst "
                          "first.",

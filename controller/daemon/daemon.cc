@@ -280,7 +280,7 @@ void Daemon::check_pages() {
     }
     set_integrity("failed");
     spdlog::error(
-        "the ledger is damaged: {}. It goes on being written, but may lose more: stop the daemon "
+        "the ledger is damaged: {}. gnomond still writes it and may lose more: stop the daemon "
         "and restore a backup (gnomon ledger restore); docs/runbook.md says how",
         problem);
   };
@@ -302,7 +302,7 @@ void Daemon::notify_service_manager() {
   // A sign of life has gone through the server's threads and the ledger's writer. Without a row
   // it touches no disk, so that a full one, which passes, does not end the daemon.
   if (const auto interval = ServiceManager::watchdog_interval()) {
-    server_.every(*interval, [this] {
+    server_.every(*interval / 2, [this] {  // one may be refused by a full queue
       [[maybe_unused]] const bool accepted = ledger_->post(
           [](LedgerTransaction&) {}, [](std::exception_ptr) { ServiceManager::alive(); });
     });

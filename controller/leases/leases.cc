@@ -124,6 +124,12 @@ void Leases::restore(LedgerTransaction& transaction) {
   // Its verifiers are refused (503) until the run is mended.
   std::erase_if(runs, [&](int64_t run) { return !runs_.readable(transaction, run); });
   restore_runs(transaction, runs);
+  // Verifiers of lately may come back: a replay that one should leave to others waits for them.
+  Query lately = connection.query(
+      "SELECT DISTINCT verifier FROM (SELECT verifier FROM leases ORDER BY id DESC LIMIT 100)");
+  while (lately.next()) {
+    if (!is_trainer(lately.text(0))) registry_.record_contact(lately.text(0), runs_.steady_now());
+  }
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
   while (ended.next()) {

@@ -42,6 +42,8 @@ void revive(WriteContext write, CachedRun& run) {
       [&runs = write.runs, id = run.id, label = run.label, numbers = std::move(numbers)] {
         runs.metrics().start_run(id, label, numbers);
       });
+  write.runs.stream(write.transaction, run.id, "run",
+                    fmt::format(R"({{"run":"{}","state":"live"}})", run_name(run.id)));
 }
 
 }  // namespace
@@ -53,9 +55,7 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
   AttemptRow fresh{
       id, attempt.attempt, attempt.base_step, attempt.cause, attempt.plan_version, attempt.time,
       {}, attempt.host};
-  if (attempt.fingerprint) {
-    fresh.fingerprint = to_json(*attempt.fingerprint);
-  }
+  if (attempt.fingerprint) fresh.fingerprint = to_json(*attempt.fingerprint);
   if (std::optional<AttemptRow> known = ledger::find_attempt(connection, id, attempt.attempt)) {
     if (std::string detail = attempt_difference(*known, fresh); !detail.empty()) {
       throw HttpError(
@@ -77,6 +77,8 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
                     "another job_id for a new run");
   }
   check_plan(connection, run, attempt.plan_version);
+  // A later registration may have another one.
+  if (!fresh.fingerprint) fresh.fingerprint = to_json(run.registration.fingerprint);
   if (run.life != "live") revive(write, run);
   ledger::insert(connection, fresh);
   write.runs.set_terms_on_commit(write.transaction, run);
@@ -104,8 +106,6 @@ void continue_attempt(WriteContext write, CachedRun& run, const StepReport& step
   ledger::insert_audit(write.transaction.connection(), write.runs.now(), run.id, "run_goes_on",
                        fmt::format("it was {}, and its trainer reports step {} of attempt {}",
                                    before, step.step, step.attempt));
-  write.runs.stream(write.transaction, run.id, "run",
-                    fmt::format(R"({{"run":"{}","state":"live"}})", run_name(run.id)));
 }
 
 void show_layers(WriteContext write, CachedRun& run, int64_t plan_version) {

@@ -152,6 +152,7 @@ void set_policy(WriteContext write, int64_t id, const std::string& toml) {
   run.policy = std::move(policy);
   ledger::set_policy(write.transaction.connection(), id, toml);
   write.runs.set_terms_on_commit(write.transaction, run);
+  write.runs.show(write.transaction, run);
   ledger::insert_audit(write.transaction.connection(), write.runs.now(), id, "policy_changed",
                        toml);
 }

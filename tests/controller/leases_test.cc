@@ -303,6 +303,18 @@ TEST_F(LeasesTest, AReplayThatAVerifierFailedIsLeftToTheOthers) {
   EXPECT_EQ(grant("sound").value().task.replay, 1);
 }
 
+TEST_F(LeasesTest, AfterARestartAReplayIsStillLeftToVerifiersOfBefore) {
+  order(1);
+  const Lease done = grant("sound").value();
+  complete(done.lease, done.token);
+  order(2);
+  fail(grant("broken").value(), true);
+  make_controller();
+  EXPECT_FALSE(grant("broken").has_value()) << "the other one may be about to ask";
+  clock_ += 61;
+  EXPECT_EQ(grant("broken").value().task.replay, 2);
+}
+
 TEST_F(LeasesTest, AReplayThatAllVerifiersFailedIsTriedUntilItsLeasesAreUsedUp) {
   EXPECT_FALSE(grant("second").has_value());
   order(1);

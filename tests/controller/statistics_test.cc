@@ -218,6 +218,35 @@ TEST_F(StatisticsTest, SmallNumbersKeepTheirDigitsInTheMetrics) {
   EXPECT_THAT(text, HasSubstr(gauge("gnomon_run_tensor_underflow_ratio", 0) + " 5e-05\n"));
 }
 
+// Thousands of rows a step are no reason to make an answer that nobody can take.
+TEST_F(StatisticsTest, AnAnswerHasTheNewestStepsThatFit) {
+  constexpr size_t kMuch = 9 << 20;
+  std::vector<StatisticsRow> rows;
+  for (size_t i = 0; i < sites.size(); ++i) {
+    for (const auto& [tensor, gemm] :
+         {std::pair("input", "fprop"), std::pair("input", "wgrad"), std::pair("weight", "fprop"),
+          std::pair("weight", "dgrad")}) {
+      rows.push_back(rounding(i, 0.5));
+      rows.back().tensor = test::any_word(tensor);
+      rows.back().gemm = test::any_word(gemm);
+      rows.back().histogram.assign(64, 1234567890123);
+      rows.back().histogram_lowest = -100;
+    }
+  }
+  int64_t step = 0;
+  for (size_t bytes = 0; bytes < kMuch;) {
+    const StatisticsReport made = report(++step, rows);
+    post(made);
+    bytes += to_json(made).size();
+  }
+  ASSERT_LE(step, 1000);
+  const std::vector<StatisticsReport> shown = list("?from=1&limit=1000");
+  EXPECT_EQ(shown.back().step, step);
+  EXPECT_GT(shown.size(), static_cast<size_t>(step) / 2);
+  EXPECT_LT(shown.size(), static_cast<size_t>(step));
+  EXPECT_EQ(shown.front().step, step - static_cast<int64_t>(shown.size()) + 1);
+}
+
 TEST_F(StatisticsTest, WrongRowsAreNamed) {
   auto refusal = [&](const StatisticsRow& row) {
     return refused("POST", trainer.path("/statistics"), to_json(report(1, {rounding(0, 0), row})));

@@ -72,6 +72,44 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   EXPECT_THROW(post(), JsonError);
 }
 
+TEST_F(LedgerTest, ARunKeepsItsBasePlan) {
+  Ledger ledger(options());
+  Metrics metrics;
+  ReplayQueue queue;
+  ChangeNotifiers notifiers;
+  RunCache runs(
+      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+  RunRegistration run = small_registration();
+  for (const char* more : {"", "# another text\n"}) {
+    run.base_plan += more;
+    ledger.write([&](LedgerTransaction& transaction) { register_run({runs, transaction}, run); });
+  }
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE registration LIKE '%another text%'"),
+            0);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'base_plan_kept'"), 1);
+}
+
+// A clock that was hours ahead is set right, and the daemon started again.
+TEST_F(LedgerTest, ATrainerOfTheFutureKeepsNobodyOut) {
+  Ledger ledger(options());
+  Metrics metrics;
+  ReplayQueue queue;
+  ChangeNotifiers notifiers;
+  double now = 1e9 + 9 * 3600;
+  RunCache runs(
+      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [&] { return now; },
+      [] { return 0.0; });
+  const auto begin = [&](const std::string& incarnation, double running) {
+    ledger.write([&](LedgerTransaction& transaction) {
+      register_run({runs, transaction}, small_registration(), {incarnation, running});
+    });
+  };
+  begin("first", 10);
+  now = 1e9;
+  begin("second", 1);
+  EXPECT_THROW(begin("first", 20), HttpError) << "that began before the second";
+}
+
 // The core orders nothing that the trainer cannot do, so it must hear what that is.
 TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   Ledger ledger(options());
@@ -151,6 +189,10 @@ TEST_F(EndedRunTest, ARunWithASilentTrainerCanBeEndedAsFailed) {
     start_attempt({runs, transaction}, run, {2, 0, "restart", 1, 0});
   });
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM stream WHERE body LIKE '%\"state\":\"live\"%'"),
+            2);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM attempts WHERE fingerprint IS NULL"), 0)
+      << "a later registration may have another one";
 }
 
 // It was cut off, and reports on as if nothing had been.
