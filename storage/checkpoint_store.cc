@@ -45,11 +45,14 @@ int64_t step_of(const fs::path& path) {
 
 std::tuple<int64_t, int64_t> order(const CheckpointInfo& info) { return {info.attempt, info.step}; }
 
-// Size of a regular file, or -1.
+// Size of a regular file, or -1. Throws SystemError where it cannot be known now.
 int64_t regular_file_bytes(const fs::path& path) {
   struct stat status;
-  if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return -1;
-  return status.st_size;
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR) throw SystemError("look at", path.string(), errno);
+    return -1;
+  }
+  return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
 std::string hash_of(const std::string& text) {
@@ -196,6 +199,11 @@ fs::path plain(const fs::path& path) {
 
 }  // namespace
 
+std::pair<int64_t, int64_t> checkpoint_id(const fs::path& directory) {
+  const fs::path path = directory.has_filename() ? directory : directory.parent_path();
+  return {attempt_of(path.parent_path()), step_of(path)};
+}
+
 CheckpointError::CheckpointError(const std::string& message, std::optional<fs::path> previous)
     : Error(message), previous_(std::move(previous)) {}
 
@@ -257,7 +265,13 @@ std::vector<CheckpointInfo> CheckpointStore::retain(
 CheckpointInfo verify_checkpoint(const fs::path& directory) {
   const fs::path path = plain(directory);
   try {
-    if (!fs::is_directory(path)) throw Error("there is no such directory");
+    std::error_code error;
+    const bool there = fs::is_directory(path, error);
+    if (error && error != std::errc::no_such_file_or_directory &&
+        error != std::errc::not_a_directory) {
+      throw SystemError("look at", path.string(), error.value());
+    }
+    if (!there) throw Error("there is no such directory");
     return verify_directory(path);
   } catch (const Error& error) {
     // What the system does not let us read now may be whole.

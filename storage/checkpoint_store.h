@@ -72,6 +72,10 @@ class CheckpointStore {
   std::filesystem::path root_;
 };
 
+// Attempt and step in a checkpoint's path, whatever its store is called; -1 where there are none. A
+// store may have several names, as symbolic links give them.
+std::pair<int64_t, int64_t> checkpoint_id(const std::filesystem::path& directory);
+
 // Verifies every file of a checkpoint directory against its manifest and returns its info. Throws
 // CheckpointError with the reason (which file; size or hash found and expected) and the previous
 // intact checkpoint beside it, SystemError where the system does not let it be read now.

@@ -55,8 +55,14 @@ void Checkpointer::begin(const CheckpointContent& content, const CheckpointRepor
         "they can be written",
         waited, report.step, report_.step);
   }
-  copy(content);
   report_ = report;
+  error_ = nullptr;
+  try {
+    copy(content);
+  } catch (const std::exception& error) {  // no memory: later ones may find some
+    error_ = std::current_exception();
+    return fail(error.what());
+  }
   writing_ = true;
   changed_.notify_all();
 }
@@ -64,15 +70,27 @@ void Checkpointer::begin(const CheckpointContent& content, const CheckpointRepor
 void Checkpointer::drain() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return !writing_; });
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  if (error_) std::rethrow_exception(error_);
+}
+
+bool Checkpointer::failed() const {
+  std::lock_guard lock(mutex_);
+  return error_ != nullptr;
+}
+
+void Checkpointer::fail(const std::string& why) {
+  log_.error("the checkpoint of step {} failed: {}; training goes on, the checkpoint before stays",
+             report_.step, why);
+  if (callbacks_.failed) callbacks_.failed(report_, why);
 }
 
 void Checkpointer::copy(const CheckpointContent& content) {
   const int64_t needed = arena_size(content);
-  if (needed > arena_->bytes()) {
+  if (needed > arena_bytes()) {
     log_.warn(
         "the checkpoint snapshot arena grows from {} to {} bytes: the plan has more state now",
-        arena_->bytes(), needed);
+        arena_bytes(), needed);
+    arena_.reset();  // the host may not have room for both
     arena_ = std::make_unique<HostRoom>(memory_, needed, kPurpose);
   }
   snapshot_ = content;
@@ -100,10 +118,7 @@ void Checkpointer::run() {
       write();
     } catch (const std::exception& failure) {
       error = std::current_exception();
-      log_.error(
-          "the checkpoint of step {} failed: {}; training goes on, the checkpoint before stays",
-          report_.step, failure.what());
-      if (callbacks_.failed) callbacks_.failed(report_, failure.what());
+      fail(failure.what());
     }
     lock.lock();
     error_ = error;

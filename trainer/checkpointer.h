@@ -24,7 +24,7 @@ namespace gnomon {
 struct CheckpointerCallbacks {
   // The checkpoint is complete on disk. Called on the writing thread before retention.
   std::function<void(const CheckpointReport&)> written;
-  // It could not be written; `why` is the error. Called on the writing thread.
+  // It could not be written; `why` is the error. Called on the writing thread, or by begin().
   std::function<void(const CheckpointReport&, const std::string& why)> failed;
   // Old checkpoints are about to be deleted. Called on the writing thread, may be empty.
   std::function<void()> before_retention = {};
@@ -41,16 +41,17 @@ class Checkpointer {
   // Waits for the write in progress.
   ~Checkpointer();
 
-  int64_t arena_bytes() const { return arena_->bytes(); }
+  int64_t arena_bytes() const { return arena_ ? arena_->bytes() : 0; }
 
   // Copies `content`, or starts to, and to write it under (attempt, step). If the write before is
   // still going on, waits for it first. `report` carries attempt, step, plan_version and
   // weights_hash; the rest is filled in.
   void begin(const CheckpointContent& content, const CheckpointReport& report);
 
-  // Waits until nothing is being written. Throws the error of the last write if it failed, and
-  // forgets it.
+  // Waits until nothing is being written. Throws the error of the last write if it failed.
   void drain();
+  // True when the last one that ended could not be written.
+  bool failed() const;
 
   int64_t waits() const { return waits_; }  // how often begin() had to wait
   double wait_seconds() const { return wait_seconds_; }
@@ -58,6 +59,7 @@ class Checkpointer {
  private:
   void run();
   void write();
+  void fail(const std::string& why);
   CheckpointInfo store();
   size_t retain();
   void copy(const CheckpointContent& content);

@@ -16,16 +16,30 @@ constexpr int64_t kPlanVersionWithoutController = -1;
 }  // namespace
 
 ControllerAbsence::ControllerAbsence(const TrainerConfig& config, Engine& engine,
-                                     ControllerLink& link, Shutdown& shutdown, spdlog::logger& log)
-    : config_(config), engine_(engine), link_(link), shutdown_(shutdown), log_(log) {}
+                                     RunDirectory& directory, ControllerLink& link,
+                                     Shutdown& shutdown, spdlog::logger& log)
+    : config_(config),
+      engine_(engine),
+      directory_(directory),
+      link_(link),
+      shutdown_(shutdown),
+      log_(log) {}
 
-ControllerAbsence::Settings ControllerAbsence::settings() const {
+// The policy's are kept: a run that is started again while the controller is away obeys them.
+ControllerAbsence::Settings ControllerAbsence::settings() {
+  RunState& known = directory_.state();
+  const std::optional<RunRegistered> policy = link_.reporter()->registered();
+  if (policy &&
+      (policy->on_loss != known.on_loss || policy->grace_seconds != known.grace_seconds)) {
+    known.on_loss = policy->on_loss;
+    known.grace_seconds = policy->grace_seconds;
+    directory_.save(engine_.step());
+  }
   Settings settings{config_.on_loss.value_or(OnLoss::kContinue),
                     config_.grace_seconds.value_or(60)};
-  const std::optional<RunRegistered> policy = link_.reporter()->registered();
-  if (!policy) return settings;
-  if (!config_.on_loss) settings.then = on_loss_from_name(policy->on_loss).value_or(settings.then);
-  if (!config_.grace_seconds) settings.grace_seconds = policy->grace_seconds;
+  if (known.on_loss.empty()) return settings;
+  if (!config_.on_loss) settings.then = on_loss_from_name(known.on_loss).value_or(settings.then);
+  if (!config_.grace_seconds) settings.grace_seconds = known.grace_seconds;
   return settings;
 }
 
@@ -36,15 +50,15 @@ void ControllerAbsence::check(int64_t attempt) {
   const Contact& contact = link_.contact();
   const bool lost = contact.away_seconds() >= absence.grace_seconds && contact.away_seconds() > 0;
   if (absence.then == OnLoss::kPause && lost) {
-    log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
-              format_duration(contact.away_seconds()), engine_.step());
+    log_.warn("no controller for {} ({}): pausing at step {} (controller.on_loss = \"pause\")",
+              format_duration(contact.away_seconds()), contact.why(), engine_.step());
     while (contact.away_seconds() > 0 && !shutdown_.wait_for(kLook)) {
     }
     if (!shutdown_.requested()) log_.info("the controller is back: going on");
   }
   if (absence.then == OnLoss::kBf16 && lost && !plan_before_) {
-    log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
-              format_duration(contact.away_seconds()), engine_.step() + 1);
+    log_.warn("no controller for {} ({}): BF16 from step {} on (controller.on_loss = \"bf16\")",
+              format_duration(contact.away_seconds()), contact.why(), engine_.step() + 1);
     plan_before_ = engine_.plan();
     PrecisionPlan bf16 = PrecisionPlan::bf16();
     bf16.version = kPlanVersionWithoutController;

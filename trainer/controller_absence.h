@@ -10,6 +10,7 @@
 #include "trainer/config.h"
 #include "trainer/controller_link.h"
 #include "trainer/engine/engine.h"
+#include "trainer/run_directory.h"
 #include "trainer/shutdown.h"
 
 namespace gnomon {
@@ -17,8 +18,8 @@ namespace gnomon {
 class ControllerAbsence {
  public:
   // The references must outlive it.
-  ControllerAbsence(const TrainerConfig& config, Engine& engine, ControllerLink& link,
-                    Shutdown& shutdown, spdlog::logger& log);
+  ControllerAbsence(const TrainerConfig& config, Engine& engine, RunDirectory& directory,
+                    ControllerLink& link, Shutdown& shutdown, spdlog::logger& log);
 
   // At a step boundary of this attempt. Waits under "pause", until the controller is back or a
   // shutdown is requested; takes the engine to BF16 and back under "bf16".
@@ -31,11 +32,12 @@ class ControllerAbsence {
     OnLoss then = OnLoss::kContinue;
     double grace_seconds = 0;
   };
-  Settings settings() const;
+  Settings settings();
   void report_plan(int64_t attempt);
 
   const TrainerConfig& config_;
   Engine& engine_;
+  RunDirectory& directory_;
   ControllerLink& link_;
   Shutdown& shutdown_;
   spdlog::logger& log_;

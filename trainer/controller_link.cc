@@ -48,7 +48,7 @@ ControllerLink::ControllerLink(const TrainerConfig& config, const Engine& engine
                                bool over, Shutdown& shutdown, spdlog::logger& log)
     : config_(config), log_(log) {
   if (config_.controller.url.empty()) return;
-  spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
+  spool_.emplace(spool_of(config_.dir), config_.spool_bytes_max);
   for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
   const FullSpool full = config_.on_loss.value_or(OnLoss::kContinue) == OnLoss::kContinue
                              ? FullSpool::kDropSteps

@@ -30,6 +30,11 @@ class ControllerLink {
                  const std::filesystem::path& checkpoints, Standing standing, bool over,
                  Shutdown& shutdown, spdlog::logger& log);
 
+  // Where reports wait, in a run's directory.
+  static std::filesystem::path spool_of(const std::filesystem::path& directory) {
+    return directory / "spool";
+  }
+
   const Contact& contact() const { return contact_; }
   // Null without a controller.
   Reporter* reporter() const { return reporter_.get(); }

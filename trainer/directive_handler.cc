@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "base/hash.h"
@@ -14,13 +15,14 @@ namespace gnomon {
 
 DirectiveHandler::DirectiveHandler(Engine& engine, RunDirectory& directory, ControllerLink& link,
                                    ControllerAbsence& absence, RunCheckpoints& checkpoints,
-                                   spdlog::logger& log)
+                                   Shutdown& shutdown, spdlog::logger& log)
     : engine_(engine),
       directory_(directory),
       state_(directory.state()),
       link_(link),
       absence_(absence),
       checkpoints_(checkpoints),
+      shutdown_(shutdown),
       log_(log) {}
 
 bool DirectiveHandler::apply(const Directive& directive, std::string& weights_hash) {
@@ -37,8 +39,7 @@ bool DirectiveHandler::apply(const Directive& directive, std::string& weights_ha
   } else if (directive.kind == "rollback") {
     apply_rollback(directive, weights_hash);
   } else if (directive.kind == "checkpoint_now") {
-    checkpoints_.write(weights_hash);
-    acknowledge(directive, "applied", step, "");
+    apply_checkpoint_now(directive, weights_hash);
   } else if (directive.kind == "pause" || directive.kind == "resume") {
     state_.paused = directive.kind == "pause";
     acknowledge(directive, "applied", step, "");
@@ -78,6 +79,36 @@ void DirectiveHandler::apply_set_plan(const Directive& directive) {
   acknowledge(directive, "applied", step, "");
 }
 
+// It is answered once it is on disk: whoever ordered it may switch the machine off.
+void DirectiveHandler::apply_checkpoint_now(const Directive& directive,
+                                            const std::string& weights_hash) {
+  std::string why;
+  try {
+    checkpoints_.write_and_wait(weights_hash);
+  } catch (const Error& error) {
+    why = error.what();
+  }
+  acknowledge(directive, why.empty() ? AckState("applied") : "rejected", engine_.step(), why);
+}
+
+// The checkpoint, verified. Storage that is away for some minutes is waited for: a checkpoint that
+// is refused once is not ordered again. Throws CheckpointError, SystemError, Interrupted.
+CheckpointInfo DirectiveHandler::wait_for_checkpoint(const std::string& uri) const {
+  using Seconds = std::chrono::duration<double>;
+  constexpr Seconds kLongest(30), kPatience(300);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (Seconds pause(0.5);; pause = std::min(2 * pause, kLongest)) {
+    try {
+      return verify_checkpoint(uri);
+    } catch (const SystemError& error) {
+      if (std::chrono::steady_clock::now() > deadline) throw;
+      log_.warn("a rollback WAITS for its checkpoint: {}", error.what());
+      if (shutdown_.wait_for(std::chrono::duration_cast<std::chrono::milliseconds>(pause)))
+        throw Interrupted(error.what());
+    }
+  }
+}
+
 void DirectiveHandler::apply_rollback(const Directive& directive, std::string& weights_hash) {
   const int64_t step = engine_.step();
   std::optional<CheckpointInfo> base;
@@ -87,13 +118,15 @@ void DirectiveHandler::apply_rollback(const Directive& directive, std::string& w
       plan = plan_of(directive);
       engine_.check_plan(*plan);
     }
-    base = verify_checkpoint(directive.checkpoint_uri);
+    base = wait_for_checkpoint(directive.checkpoint_uri);
     if (base->step != directive.to_step) {
       throw Error(fmt::format("{} is of step {}, not {}", directive.checkpoint_uri, base->step,
                               directive.to_step));
     }
     engine_.load(base->path);
     if (plan) engine_.set_plan(*plan);
+  } catch (const Interrupted&) {
+    throw;
   } catch (const Error& error) {
     // A load that failed half-way leaves a state that is neither: end, and restart from the newest
     // checkpoint.
@@ -110,17 +143,17 @@ void DirectiveHandler::apply_rollback(const Directive& directive, std::string& w
   remember_answer(directive, "applied", step, "");
   directory_.add_attempt("rollback", {base->step, base->attempt, base->path.string()}, engine_);
   directory_.save(engine_.step());
+  link_.knows(directory_.standing(engine_.plan().version));
   link_.report(ack_target(directive.number), to_json(state_.last_ack));
   link_.report("attempts", to_json(state_.attempts.back().start));
-  link_.knows(directory_.standing(engine_.plan().version));
 }
 
 void DirectiveHandler::acknowledge(const Directive& directive, AckState state, int64_t step,
                                    const std::string& reason) {
   remember_answer(directive, state, step, reason);
   directory_.save(engine_.step());
-  link_.report(ack_target(directive.number), to_json(state_.last_ack));
   link_.knows(directory_.standing(engine_.plan().version));
+  link_.report(ack_target(directive.number), to_json(state_.last_ack));
 }
 
 void DirectiveHandler::remember_answer(const Directive& directive, AckState state, int64_t step,

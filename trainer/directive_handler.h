@@ -20,10 +20,11 @@ class DirectiveHandler {
  public:
   // The references must outlive it.
   DirectiveHandler(Engine& engine, RunDirectory& directory, ControllerLink& link,
-                   ControllerAbsence& absence, RunCheckpoints& checkpoints, spdlog::logger& log);
+                   ControllerAbsence& absence, RunCheckpoints& checkpoints, Shutdown& shutdown,
+                   spdlog::logger& log);
 
-  // Applies or rejects it. Returns whether the run is to stop. `weights_hash` is that of the
-  // engine's weights, which a rollback changes.
+  // Applies or rejects it; throws Interrupted where a shutdown came before either. Returns whether
+  // the run is to stop. `weights_hash` is that of the engine's weights, which a rollback changes.
   bool apply(const Directive& directive, std::string& weights_hash);
   // Rejects those that are left: nobody will apply them any more, and the controller must not wait
   // for that.
@@ -31,6 +32,8 @@ class DirectiveHandler {
 
  private:
   void apply_set_plan(const Directive& directive);
+  void apply_checkpoint_now(const Directive& directive, const std::string& weights_hash);
+  CheckpointInfo wait_for_checkpoint(const std::string& uri) const;
   void apply_rollback(const Directive& directive, std::string& weights_hash);
   PrecisionPlan plan_of(const Directive& directive) const;
   void acknowledge(const Directive& directive, AckState state, int64_t step,
@@ -44,6 +47,7 @@ class DirectiveHandler {
   ControllerLink& link_;
   ControllerAbsence& absence_;
   RunCheckpoints& checkpoints_;
+  Shutdown& shutdown_;
   spdlog::logger& log_;
 };
 

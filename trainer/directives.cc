@@ -66,7 +66,7 @@ void DirectiveInbox::run() {
       backoff_.reset();
     } catch (const std::exception& error) {
       if (wait(std::chrono::milliseconds(0))) return;
-      contact_.failed();
+      contact_.failed(error.what());
       const auto* answer = dynamic_cast<const ApiError*>(&error);
       if (answer != nullptr && is_replaced(*answer)) return reporter_.give_up(error.what());
       if (answer != nullptr && answer->status() == 404 && answer->title() == "Unknown run") {
@@ -75,7 +75,7 @@ void DirectiveInbox::run() {
         reporter_.doubt(*run);
       }
       const bool refused = answer != nullptr && answer->refuses_token();
-      const bool log_it = refused && contact_.should_log_refused_token();
+      const bool log_it = refused && contact_.should_log_refusal();
       log_.log(log_it ? spdlog::level::warn : spdlog::level::debug, "directives: {}", error.what());
       if (wait(backoff_.next(asked_pause(error)))) return;
     }

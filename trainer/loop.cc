@@ -74,7 +74,9 @@ bool TrainingLoop::boundary() {
   for (bool logged = false;;) {
     link_.end_if_replaced(engine_.step());
     if (shutdown_.requested()) return false;
+    checkpoints_.remember_first();
     absence_.check(state_.attempt());
+    if (shutdown_.requested()) continue;
     while (link_.inbox() != nullptr && !stop_) {
       const std::optional<Directive> directive = link_.inbox()->pop();
       if (!directive) break;
@@ -162,10 +164,15 @@ void TrainingLoop::finish(RunOutcome outcome) {
   link_.flush(config_.flush_seconds);
 }
 
-// SIGTERM or SIGINT: the next attempt goes on from this very step.
+// SIGTERM or SIGINT: the next attempt goes on from this very step, if the storage takes it.
 void TrainingLoop::interrupt() {
   log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
-  checkpoints_.write_and_wait(weights_hash_);
+  try {
+    checkpoints_.write_and_wait(weights_hash_);
+  } catch (const SystemError& error) {
+    log_.error("no checkpoint of step {}: {}. The next start goes on from the one before",
+               engine_.step(), error.what());
+  }
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
   link_.flush(std::min(kPatience, config_.flush_seconds));
 }

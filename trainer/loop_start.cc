@@ -42,9 +42,9 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
       over_(directory_.is_over(mode, engine_.step())),
       link_(config_, engine_, directory_.checkpoints().root(),
             directory_.standing(engine_.plan().version), over_, shutdown, log_),
-      absence_(config_, engine_, link_, shutdown, log_),
+      absence_(config_, engine_, directory_, link_, shutdown, log_),
       checkpoints_(engine_, directory_, link_, config_.keep_last, shutdown, log_),
-      directives_(engine_, directory_, link_, absence_, checkpoints_, log_) {
+      directives_(engine_, directory_, link_, absence_, checkpoints_, shutdown, log_) {
   const VerificationConfig& verification = config_.verification;
   if (link_.inbox() != nullptr && (verification.by_trainer || verification.confirms)) {
     verifier_.emplace(engine_, config_, *link_.reporter(), *link_.inbox(), console_, shutdown_);
@@ -72,9 +72,9 @@ void TrainingLoop::begin(ResumeMode mode) {
     // It was told to stop and did not come to its end.
     stop_ = state_.finished == kStopping && mode != ResumeMode::kMustResume;
     if (!stop_) state_.finished.clear();
-    log_.info("run {}/{}: attempt {} goes on from step {} of {}, in {}", config_.name,
+    log_.info("run {}/{}: attempt {} goes on from step {} of {} in plan {}, in {}", config_.name,
               config_.job_id, state_.attempt() + 1, engine_.step(), config_.steps,
-              config_.dir.string());
+              engine_.plan().version, config_.dir.string());
     begin_attempt("restart",
                   base_ ? AttemptBase{base_->step, base_->attempt, base_->uri} : AttemptBase{});
   }
@@ -98,8 +98,8 @@ void TrainingLoop::report_again() {
 void TrainingLoop::begin_attempt(AttemptCause cause, const AttemptBase& base) {
   directory_.add_attempt(cause, base, engine_);
   directory_.save(engine_.step());
-  link_.report("attempts", to_json(state_.attempts.back().start));
   link_.knows(directory_.standing(engine_.plan().version));
+  link_.report("attempts", to_json(state_.attempts.back().start));
 }
 
 void TrainingLoop::print_arenas() {

@@ -132,6 +132,9 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
     }
     TrainingLoop loop(config, mode, console, shutdown, &ranks);
     return loop.run() ? 0 : arguments.interrupted_status;
+  } catch (const Interrupted& interrupted) {
+    std::fprintf(stderr, "gnomon-trainer: %s\n", interrupted.what());
+    return arguments.interrupted_status;
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "gnomon-trainer: %s\n", config.located(error).what());
     return kStatusConfig;

@@ -19,12 +19,6 @@
 
 namespace gnomon {
 
-// A shutdown was asked for while a report could not be stored.
-class Interrupted : public Error {
- public:
-  using Error::Error;
-};
-
 // What becomes of step reports that find no room.
 enum class FullSpool {
   kWait,       // the caller waits, training with it

@@ -75,8 +75,9 @@ void Contact::succeeded() {
   away_since_.reset();
 }
 
-void Contact::failed() {
+void Contact::failed(const std::string& why) {
   std::lock_guard lock(mutex_);
+  why_ = why;
   if (!away_since_) away_since_ = Clock::now();
 }
 
@@ -85,12 +86,17 @@ double Contact::away_seconds() const {
   return away_since_ ? std::chrono::duration<double>(Clock::now() - *away_since_).count() : 0;
 }
 
-bool Contact::should_log_refused_token() {
+std::string Contact::why() const {
+  std::lock_guard lock(mutex_);
+  return why_;
+}
+
+bool Contact::should_log_refusal() {
   constexpr std::chrono::minutes kBetween(1);
   std::lock_guard lock(mutex_);
   const Clock::time_point now = Clock::now();
-  if (logged_refused_token_ && now - *logged_refused_token_ < kBetween) return false;
-  logged_refused_token_ = now;
+  if (logged_refusal_ && now - *logged_refusal_ < kBetween) return false;
+  logged_refusal_ = now;
   return true;
 }
 
@@ -207,13 +213,15 @@ void Reporter::run() {
       away = false;
     } catch (const std::exception& error) {
       if (wait(std::chrono::milliseconds(0))) return;
-      contact_.failed();
+      contact_.failed(error.what());
       const auto* answer = dynamic_cast<const ApiError*>(&error);
       if (answer != nullptr && is_replaced(*answer)) return give_up(error.what());
-      if (answer != nullptr && answer->refuses_token()) {
-        if (contact_.should_log_refused_token()) {
-          log_.warn("{}; training goes on, reports wait in the spool until the controller takes it",
-                    error.what());
+      if (answer != nullptr &&
+          (answer->refuses_token() || (is_refusal(*answer) && !is_unknown_run(*answer)))) {
+        if (contact_.should_log_refusal()) {
+          log_.error(
+              "{}; training goes on, reports wait in the spool until the controller takes it",
+              error.what());
         }
       } else if (!away) {
         log_.warn("{}; training goes on, reports wait in the spool", error.what());
@@ -240,6 +248,8 @@ void Reporter::register_run() {
     std::lock_guard lock(mutex_);
     registration.last_directive = standing_.last_directive;
     registration.newest_plan_version = standing_.newest_plan_version;
+    registration.newest_attempt =
+        standing_.attempts.empty() ? 0 : standing_.attempts.back().attempt;
   }
   const std::string target = own("/v1/runs");
   const bool sends_incarnation = target != "/v1/runs";

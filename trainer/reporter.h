@@ -30,15 +30,18 @@ namespace gnomon {
 class Contact {
  public:
   void succeeded();
-  void failed();
+  void failed(const std::string& why);
   // Time since the first failure after the last success; 0 while it answers.
   double away_seconds() const;
-  // True when it is time to say that the controller refuses the token: once a minute, whoever asks.
-  bool should_log_refused_token();
+  // Of the newest failure.
+  std::string why() const;
+  // True when it is time to say what the controller refuses: once a minute, whoever asks.
+  bool should_log_refusal();
 
  private:
   mutable std::mutex mutex_;
-  std::optional<std::chrono::steady_clock::time_point> logged_refused_token_;
+  std::string why_;
+  std::optional<std::chrono::steady_clock::time_point> logged_refusal_;
   std::optional<std::chrono::steady_clock::time_point> away_since_;
 };
 

@@ -12,6 +12,13 @@
 #include "trainer/unsent_checkpoints.h"
 
 namespace gnomon {
+namespace {
+
+using CheckpointId = std::pair<int64_t, int64_t>;  // attempt and step
+
+CheckpointId id_of(const CheckpointReport& report) { return {report.attempt, report.step}; }
+
+}  // namespace
 
 RunCheckpoints::RunCheckpoints(Engine& engine, RunDirectory& directory, ControllerLink& link,
                                int keep_last, Shutdown& shutdown, spdlog::logger& log)
@@ -19,10 +26,19 @@ RunCheckpoints::RunCheckpoints(Engine& engine, RunDirectory& directory, Controll
       directory_(directory),
       link_(link),
       keep_last_(keep_last),
+      promised_(std::filesystem::exists(ControllerLink::spool_of(directory.path()))
+                    ? directory.state().attempt()
+                    : 0),
       shutdown_(shutdown),
       log_(log),
       checkpointer_(directory.checkpoints(), engine.checkpoint_in_place(), engine.memory(),
-                    keep_last, callbacks(), log) {}
+                    keep_last, callbacks(), log) {
+  if (link_.reporter() != nullptr || promised_ == 0) return;
+  log_.warn(
+      "no controller: checkpoints of attempts 1 to {} stay, since one may want them; without "
+      "{} they are forgotten",
+      promised_, ControllerLink::spool_of(directory.path()).string());
+}
 
 CheckpointerCallbacks RunCheckpoints::callbacks() {
   CheckpointerCallbacks calls;
@@ -40,7 +56,7 @@ CheckpointerCallbacks RunCheckpoints::callbacks() {
 void RunCheckpoints::write(const std::string& weights_hash) {
   const RunState& state = directory_.state();
   const std::pair<int64_t, int64_t> id{state.attempt(), engine_.step()};
-  if (last_ == id ||
+  if ((last_ == id && !checkpointer_.failed()) ||
       (state.attempts.back().start.base_step == id.second && !directory_.base_checkpoint().empty()))
     return;
   last_ = id;
@@ -63,12 +79,17 @@ void RunCheckpoints::write_last(const std::string& weights_hash) {
     try {
       return write_and_wait(weights_hash);
     } catch (const SystemError& error) {
-      if (!error.disk_full()) throw;
-      last_ = {0, -1};
-      log_.error("the run's last checkpoint WAITS for room on the disk: {}", error.what());
-      if (shutdown_.wait_for(kRetry)) throw;
+      log_.error("the run's last checkpoint WAITS: {}", error.what());
+      if (shutdown_.wait_for(kRetry)) throw Interrupted(error.what());
     }
   }
+}
+
+void RunCheckpoints::remember_first() {
+  RunState& state = directory_.state();
+  if (state.checkpointed || !on_disk_) return;
+  state.checkpointed = true;
+  directory_.save(engine_.step());
 }
 
 void RunCheckpoints::log_waits() const {
@@ -79,21 +100,23 @@ void RunCheckpoints::log_waits() const {
 
 // Beyond the newest keep_last. On the checkpointer's thread.
 bool RunCheckpoints::is_needed(const CheckpointInfo& info) {
-  const std::string uri = info.path.string();
-  if (uri == directory_.base_checkpoint()) return true;
-  if (link_.reporter() == nullptr) return false;
+  const CheckpointId id{info.attempt, info.step};
+  if (id == checkpoint_id(directory_.base_checkpoint())) return true;
+  if (link_.reporter() == nullptr) return info.attempt <= promised_;
   // The unsent ones first: a report that is answered meanwhile is then in the answer's list.
   const std::vector<CheckpointReport> unsent = link_.unsent_checkpoints();
-  const bool unknown_yet =
-      std::any_of(unsent.begin(), unsent.end(),
-                  [&uri](const CheckpointReport& report) { return report.uri == uri; });
-  if (unknown_yet) return !thinned_out_.contains(uri);
+  const bool unknown_yet = std::ranges::any_of(
+      unsent, [&id](const CheckpointReport& report) { return id_of(report) == id; });
+  if (unknown_yet) return !thinned_out_.contains(id);
   const auto wanted = link_.reporter()->protected_checkpoints();
-  return !wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end();
+  return !wanted || std::ranges::any_of(*wanted, [&id](const std::string& uri) {
+    return checkpoint_id(uri) == id;
+  });
 }
 
 // On the checkpointer's thread, like failed().
 void RunCheckpoints::written(const CheckpointReport& checkpoint) {
+  on_disk_ = true;
   try {
     link_.report("checkpoints", to_json(checkpoint));
   } catch (const Error& error) {
@@ -104,11 +127,11 @@ void RunCheckpoints::written(const CheckpointReport& checkpoint) {
 
 // Without the base of the attempt and the newest keep_last, which stay anyway; oldest first.
 std::vector<CheckpointReport> RunCheckpoints::unsent_reports() {
-  const std::string base = directory_.base_checkpoint();
+  const CheckpointId base = checkpoint_id(directory_.base_checkpoint());
   std::vector<CheckpointReport> unsent;
   for (CheckpointReport& report : link_.unsent_checkpoints()) {
     std::error_code error;  // what cannot be looked at now may be there
-    const bool there = report.uri != base && !thinned_out_.contains(report.uri) &&
+    const bool there = id_of(report) != base && !thinned_out_.contains(id_of(report)) &&
                        (std::filesystem::exists(report.uri, error) || error);
     if (there) unsent.push_back(std::move(report));
   }
@@ -134,7 +157,7 @@ void RunCheckpoints::thin_out_unsent() {
   if (deleted.empty()) return;
   int64_t freed = 0;
   for (const size_t i : deleted) {
-    thinned_out_.insert(unsent[i].uri);
+    thinned_out_.insert(id_of(unsent[i]));
     freed += sizes[i].bytes;
   }
   const CheckpointReport& newest = unsent[deleted.back()];

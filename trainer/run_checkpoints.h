@@ -4,6 +4,7 @@
 
 #include <spdlog/logger.h>
 
+#include <atomic>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,9 +30,12 @@ class RunCheckpoints {
   void write(const std::string& weights_hash);
   // The same, and waits until it is written.
   void write_and_wait(const std::string& weights_hash);
-  // The same for what the run was for: waits while the disk is full. Throws when a shutdown is
-  // requested meanwhile.
+  // The same for what the run was for: waits while the storage does not take it. Throws
+  // Interrupted.
   void write_last(const std::string& weights_hash);
+
+  // At a step boundary: from the first checkpoint on the run does not begin anew without one.
+  void remember_first();
 
   int64_t arena_bytes() const { return checkpointer_.arena_bytes(); }
   void log_waits() const;
@@ -48,13 +52,15 @@ class RunCheckpoints {
   RunDirectory& directory_;
   ControllerLink& link_;
   const int keep_last_;
+  const int64_t promised_;  // attempts of which a controller was told before
   Shutdown& shutdown_;
   spdlog::logger& log_;
   std::pair<int64_t, int64_t> last_{0, -1};  // attempt and step
 
   // For the checkpointer's thread: the failure it reported; unsent ones that retention may delete.
   std::pair<int64_t, int64_t> failed_{0, -1};
-  std::set<std::string> thinned_out_;
+  std::set<std::pair<int64_t, int64_t>> thinned_out_;
+  std::atomic<bool> on_disk_ = false;
 
   Checkpointer checkpointer_;  // last: its thread ends before what it uses
 };

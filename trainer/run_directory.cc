@@ -26,6 +26,14 @@ FileDescriptor acquire_lock(const fs::path& path) {
   return lock;
 }
 
+template <typename T>
+std::string setting_text(const T& value, const Setting& setting) {
+  if constexpr (std::is_enum_v<T>)
+    return toml_quoted(setting.words[static_cast<size_t>(value)]);
+  else
+    return fmt::format("{}", value);
+}
+
 CheckpointReport report_of_checkpoint(const CheckpointInfo& info, int64_t plan_version) {
   CheckpointReport report;
   report.attempt = info.attempt;
@@ -81,14 +89,15 @@ std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
   std::optional<CheckpointReport> report;
   if (base) {
     refuse_other_configuration(read_engine_config(base->path), base->path);
+    refuse_other_plan();
     engine.load(base->path);
     report = report_of_checkpoint(*base, engine.plan().version);
   } else {
     // A crash may have come before the first one was written.
-    if (must_resume_ || !skipped.empty())
+    if (must_resume_ || !skipped.empty() || state_.had_checkpoint())
       throw Error(
-          fmt::format("no intact checkpoint is left in {}: bring one back, or begin another "
-                      "run in another run.dir",
+          fmt::format("no intact checkpoint is left in {}: bring one back (is its storage "
+                      "mounted?), or begin another run in another run.dir",
                       store_->root().string()));
     log_.warn("no checkpoint in {}: starting from step 0", store_->root().string());
     engine.initialize();
@@ -117,9 +126,19 @@ void RunDirectory::refuse_other_configuration(const EngineConfig& before,
     refuse("model.compute", compute_name(now.compute), compute_name(before.compute));
   if (now.seed != before.seed)
     refuse("run.seed", std::to_string(now.seed), std::to_string(before.seed));
-  if (now.batch != before.batch) refuse("batch", "another batch", "the batch's shape");
-  if (now.optimizer != before.optimizer)
-    refuse("optimizer", "another optimizer", "the optimizer's settings");
+  const auto refuse_first_difference = [&](const std::string& table, const auto& now_has,
+                                           const auto& had) {
+    std::remove_cvref_t<decltype(had)>::describe(
+        [&](const std::string& key, auto member, const Setting& setting) {
+          if (now_has.*member == had.*member) return;
+          const bool follows = key == "total_steps";
+          refuse(table + "." + key, setting_text(now_has.*member, setting),
+                 setting_text(had.*member, setting) +
+                     (follows ? " (where the file has none, what run.steps was)" : ""));
+        });
+  };
+  refuse_first_difference("batch", now.batch, before.batch);
+  refuse_first_difference("optimizer", now.optimizer, before.optimizer);
   if (now.heldout_sequences != before.heldout_sequences) {
     refuse("eval.sequences", std::to_string(now.heldout_sequences),
            std::to_string(before.heldout_sequences));
@@ -138,6 +157,20 @@ void RunDirectory::refuse_other_configuration(const EngineConfig& before,
     log_.warn("{} threads, before {}: replays across this point will not reproduce bits",
               now.threads, before.threads);
   }
+}
+
+// The plan in force is the state's, so that another one in the file would change nothing.
+void RunDirectory::refuse_other_plan() const {
+  if (state_.base_plan.empty() ||
+      PrecisionPlan::parse(state_.base_plan, state_file_.string()).to_toml() ==
+          config_.plan.to_toml()) {
+    return;
+  }
+  throw ConfigError(config_.file, config_.lines.at("precision"), "precision", "another plan",
+                    fmt::format("the plan with which the run in {} began: its controller changes "
+                                "it (gnomon override RUN set_plan), or another run.dir begins a "
+                                "new run",
+                                config_.dir.string()));
 }
 
 bool RunDirectory::is_over(ResumeMode mode, int64_t step) const {
@@ -180,6 +213,7 @@ void RunDirectory::add_attempt(AttemptCause cause, const AttemptBase& base, cons
     std::lock_guard lock(base_mutex_);
     base_checkpoint_ = base.checkpoint;
   }
+  if (state_.attempts.empty()) state_.base_plan = config_.plan.to_toml();
   state_.attempts.push_back(record);
   state_.plan = engine.plan().to_toml();
 }
@@ -192,7 +226,7 @@ void RunDirectory::save(int64_t step) {
     } catch (const SystemError& error) {
       if (!error.disk_full()) throw;
       log_.error("TRAINING WAITS at step {} for room on the disk: {}", step, error.what());
-      if (shutdown_.wait_for(kRetry)) throw;
+      if (shutdown_.wait_for(kRetry)) throw Interrupted(error.what());
     }
   }
 }

@@ -42,6 +42,7 @@ class RunDirectory {
                spdlog::logger& log);
 
   RunState& state() { return state_; }
+  const std::filesystem::path& path() const { return config_.dir; }
   CheckpointStore& checkpoints() { return *store_; }
 
   // Loads the newest checkpoint that leads to where the run was, and sets the plan in force;
@@ -59,11 +60,13 @@ class RunDirectory {
   // In memory only: for what must reach the disk together with something else.
   void add_attempt(AttemptCause cause, const AttemptBase& base, const Engine& engine);
   // Waits while the disk is full: a directive whose number is not on disk would be applied twice.
+  // Throws Interrupted.
   void save(int64_t step);
 
  private:
   void refuse_other_configuration(const EngineConfig& before,
                                   const std::filesystem::path& checkpoint) const;
+  void refuse_other_plan() const;
 
   const TrainerConfig& config_;
   Shutdown& shutdown_;

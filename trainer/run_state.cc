@@ -80,6 +80,10 @@ std::optional<RunState> RunState::load(const std::filesystem::path& file) {
   state.plan = table.text("plan", "");
   state.paused = table.boolean("paused", false);
   state.finished = table.text("finished", "");
+  state.base_plan = table.text("base_plan", "");
+  state.checkpointed = table.boolean("checkpointed", false);
+  state.on_loss = table.text("on_loss", "");
+  state.grace_seconds = table.number("grace_seconds", 0, 0, 1e12);
   for (TomlTable& attempt : table.tables("attempt"))
     state.attempts.push_back(read_attempt(attempt));
   for (const AttemptRecord& attempt : state.attempts) {
@@ -92,14 +96,22 @@ std::optional<RunState> RunState::load(const std::filesystem::path& file) {
 void RunState::save(const std::filesystem::path& file) const {
   std::string text = "# Kept by gnomon-trainer; do not edit while it runs.\n";
   text += fmt::format(
-      "last_directive = {}\nnewest_plan_version = {}\nplan = {}\npaused = {}\nfinished = {}\n",
-      last_directive, newest_plan_version, toml_quoted(plan), paused, toml_quoted(finished));
+      "last_directive = {}\nnewest_plan_version = {}\nplan = {}\nbase_plan = {}\npaused = {}\n"
+      "finished = {}\ncheckpointed = {}\non_loss = {}\ngrace_seconds = {}\n",
+      last_directive, newest_plan_version, toml_quoted(plan), toml_quoted(base_plan), paused,
+      toml_quoted(finished), checkpointed, toml_quoted(on_loss), grace_seconds);
   text +=
       fmt::format("\n[last_ack]\nstate = {}\nattempt = {}\nstep = {}\nreason = {}\ntime = {:.6f}\n",
                   toml_quoted(last_ack.state), last_ack.attempt, last_ack.step,
                   toml_quoted(last_ack.reason), last_ack.time);
   for (const AttemptRecord& attempt : attempts) text += write_attempt(attempt);
   write_file_atomically(file, text);
+}
+
+bool RunState::had_checkpoint() const {
+  return checkpointed || std::ranges::any_of(attempts, [](const AttemptRecord& attempt) {
+           return !attempt.base_checkpoint.empty();
+         });
 }
 
 std::optional<CheckpointInfo> find_resume_point(const RunState& state, const CheckpointStore& store,

@@ -29,10 +29,17 @@ struct RunState {
   int64_t last_directive = 0;           // applied or rejected
   DirectiveAck last_ack;                // what was answered to it
   int64_t newest_plan_version = 0;      // the highest known
-  std::string plan;  // TOML: in force for the next step, whatever a checkpoint says
+  std::string plan;       // TOML: in force for the next step, whatever a checkpoint says
+  std::string base_plan;  // TOML: the file's when the run began; empty: of an older trainer
   bool paused = false;
-  std::string finished;  // outcome once the run has ended by itself
+  std::string finished;       // outcome once the run has ended by itself
+  bool checkpointed = false;  // a checkpoint has been on disk
+  // The policy's, as the controller last said it; empty: it never did.
+  std::string on_loss;
+  double grace_seconds = 0;
 
+  // True when the run has had a checkpoint, so that it cannot begin anew.
+  bool had_checkpoint() const;
   int64_t attempt() const { return attempts.empty() ? 0 : attempts.back().start.attempt; }
 
   // Throws ConfigError or SystemError.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 
+#include "base/errors.h"
 #include "base/signals.h"
 
 namespace gnomon {
@@ -24,6 +25,12 @@ class Shutdown {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool requested_ = false;
+};
+
+// A shutdown was asked for while something could not be stored. The run can be resumed.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
 };
 
 // Blocks these signals in the calling thread and threads made later. What starts threads before

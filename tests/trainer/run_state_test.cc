@@ -60,6 +60,10 @@ TEST_F(RunStateTest, SurvivesTheFile) {
   state_.plan = "version = 3\n\n[[rule]]\nmatch = \"*\"\n";
   state_.paused = true;
   state_.finished = "stopped";
+  state_.base_plan = "version = 1\n";
+  state_.checkpointed = true;
+  state_.on_loss = "pause";
+  state_.grace_seconds = 2.5;
   state_.save(directory_ / "state.toml");
   const auto again = RunState::load(directory_ / "state.toml");
   ASSERT_TRUE(again.has_value());
@@ -80,6 +84,10 @@ TEST_F(RunStateTest, SurvivesTheFile) {
   EXPECT_EQ(again->plan, state_.plan);
   EXPECT_TRUE(again->paused);
   EXPECT_EQ(again->finished, "stopped");
+  EXPECT_EQ(again->base_plan, state_.base_plan);
+  EXPECT_TRUE(again->checkpointed);
+  EXPECT_EQ(again->on_loss, "pause");
+  EXPECT_EQ(again->grace_seconds, 2.5);
 }
 
 TEST_F(RunStateTest, NoFileMeansNoRun) {

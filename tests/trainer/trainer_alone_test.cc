@@ -97,6 +97,118 @@ TEST_F(TrainerAlone, WithoutAnyIntactCheckpointItDoesNotBeginAnew) {
   EXPECT_THAT(again->output(), HasSubstr("no intact checkpoint is left"));
 }
 
+// As where a mount is not there yet.
+TEST_F(TrainerAlone, ARunWhoseCheckpointsAreGoneDoesNotBeginAnew) {
+  const auto first = start(config(20));
+  ASSERT_EQ(first->wait(), 0) << first->output();
+  std::filesystem::rename(run_dir() / "checkpoints", run_dir() / "elsewhere");
+  const auto without = start(config(20), {"--steps", "40"});
+  EXPECT_EQ(without->wait(), 1) << without->output();
+  EXPECT_THAT(without->output(), HasSubstr("no intact checkpoint is left"));
+  std::filesystem::remove(run_dir() / "checkpoints");
+  std::filesystem::rename(run_dir() / "elsewhere", run_dir() / "checkpoints");
+  const auto again = start(config(20), {"--steps", "40"});
+  EXPECT_EQ(again->wait(), 0) << again->output();
+  EXPECT_THAT(again->output(), HasSubstr("attempt 2 goes on from step 20 of 40 in plan 0"));
+}
+
+TEST_F(TrainerAlone, WhatTheControllerWasToldOfOutlivesAStartWithoutOne) {
+  {
+    FakeController controller;
+    const auto first =
+        start(config(100, {}, kKeepAllCheckpoints), {"--controller", controller.url()});
+    ASSERT_EQ(first->wait(), 0) << first->output();
+  }
+  const auto again = start(config(100), {"--steps", "200", "--controller", "none"});
+  ASSERT_EQ(again->wait(), 0) << again->output();
+  std::vector<int64_t> before, after;
+  for (const CheckpointInfo& info : CheckpointStore(run_dir() / "checkpoints").list())
+    (info.attempt == 1 ? before : after).push_back(info.step);
+  EXPECT_EQ(before.size(), 11u) << "steps 0, 10, ... 100";
+  EXPECT_EQ(after, (std::vector<int64_t>{190, 200}));
+  EXPECT_THAT(again->output(), HasSubstr("checkpoints of attempts 1 to 1 stay"));
+}
+
+TEST_F(TrainerAlone, OtherSettingsOfARunAreNamedWithWhatTheyWere) {
+  const auto first = start(config(20));
+  ASSERT_EQ(first->wait(), 0) << first->output();
+  const auto refused = [&](const std::filesystem::path& changed, const std::string& words) {
+    const auto again = start(changed);
+    EXPECT_EQ(again->wait(), 2) << again->output();
+    EXPECT_THAT(again->output(), HasSubstr(words));
+  };
+  refused(config(20, {}, {{"recipe = \"delayed\"", "recipe = \"bf16\""}}),
+          "precision = another plan: not accepted; expected the plan with which the run");
+  refused(config(20, {}, {{"tokens = 32", "tokens = 16"}}),
+          "batch.tokens = 16: not accepted; expected 32");
+  refused(config(40),
+          "optimizer.total_steps = 40: not accepted; expected 20 (where the file has none, what "
+          "run.steps was)");
+}
+
+// The attempt's directory has become a file, which no checkpoint can be written into.
+TEST_F(TrainerAlone, AnOrderedEndWithoutACheckpointCanBeResumed) {
+  FakeController controller;
+  const auto trainer = start(config(100000, {}, {{"every = 10", "every = 1000000"}}),
+                             {"--controller", controller.url(), "--interrupted-status", "75"});
+  ASSERT_TRUE(test::eventually([&] { return controller.received().checkpoints.size() == 1; }));
+  const std::filesystem::path attempt = run_dir() / "checkpoints" / "attempt-0001";
+  std::filesystem::rename(attempt, run_dir() / "elsewhere");
+  write_file_atomically(attempt, "");
+  trainer->signal(SIGTERM);
+  EXPECT_EQ(trainer->wait(), 75) << trainer->output();
+  EXPECT_THAT(trainer->output(), HasSubstr("no checkpoint of step"));
+}
+
+TEST_F(TrainerAlone, TheLastCheckpointWaitsForItsStorage) {
+  FakeController controller;
+  const auto trainer = start(config(100000, {}, {{"every = 10", "every = 1000000"}}),
+                             {"--controller", controller.url()});
+  ASSERT_TRUE(test::eventually([&] { return controller.received().checkpoints.size() == 1; }));
+  const std::filesystem::path attempt = run_dir() / "checkpoints" / "attempt-0001";
+  std::filesystem::rename(attempt, run_dir() / "elsewhere");
+  write_file_atomically(attempt, "");
+  controller.issue("stop");
+  ASSERT_TRUE(test::eventually(
+      [&] { return trainer->output().find("last checkpoint WAITS") != std::string::npos; }));
+  std::filesystem::remove(attempt);
+  std::filesystem::rename(run_dir() / "elsewhere", attempt);
+  EXPECT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_EQ(controller.received().checkpoints.size(), 2u);
+}
+
+TEST_F(TrainerAlone, ARestartDuringAnOutageObeysThePolicyOfBefore) {
+  FakeController controller;
+  controller.want_on_loss("pause", 0.1);
+  const auto first = start(config(100000), {"--controller", controller.url()});
+  ASSERT_TRUE(test::eventually([&] { return controller.steps_received() >= 20; }));
+  first->signal(SIGTERM);
+  ASSERT_EQ(first->wait(), 0) << first->output();
+  controller.go_away();
+  const auto again = start(config(100000), {"--controller", controller.url()});
+  EXPECT_TRUE(test::eventually([&] {
+    return again->output().find("): pausing at step") != std::string::npos;
+  })) << again->output();
+  again->signal(SIGTERM);
+  again->wait();
+}
+
+TEST_F(TrainerAlone, ARegistrationThatIsRefusedIsNoSilence) {
+  FakeController controller;
+  controller.interfere([](const test::HttpRequest& request) -> std::optional<test::HttpReply> {
+    if (request.target != "/v1/runs") return std::nullopt;
+    return test::problem(409, "Another model under a known name");
+  });
+  const auto trainer =
+      start(config(100000, "[controller]\non_loss = \"pause\"\ngrace_seconds = 0.1\n"),
+            {"--controller", controller.url()});
+  EXPECT_TRUE(test::eventually(
+      [&] { return trainer->output().find("no controller for") != std::string::npos; }));
+  EXPECT_THAT(trainer->output(), ::testing::ContainsRegex("\\(.*Another model.*\\): pausing"));
+  trainer->signal(SIGTERM);
+  trainer->wait();
+}
+
 TEST_F(TrainerAlone, TheVariablesThatChooseHowItComputesAreInItsFingerprint) {
   std::set<std::string> fingerprints;
   for (const char* variable :

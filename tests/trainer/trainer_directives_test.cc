@@ -169,6 +169,60 @@ TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
   stop(*trainer);
 }
 
+// A loop of symbolic links is what the system cannot look at, as storage that is away.
+TEST_F(TrainerDirectives, ARollbackWaitsForStorageThatIsAway) {
+  const auto trainer = start_long("", kKeepAllCheckpoints);
+  ASSERT_TRUE(eventually([this] { return controller_.received().checkpoints.size() >= 2; }));
+  Directive directive;
+  directive.kind = "rollback";
+  const CheckpointReport target = controller_.received().checkpoints[1];
+  directive.checkpoint_uri = target.uri;
+  directive.to_step = target.step;
+  const std::filesystem::path away = directory_ / "away";
+  std::filesystem::rename(target.uri, away);
+  std::filesystem::create_symlink(target.uri, target.uri);
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(eventually([&] {
+    return trainer->output().find("a rollback WAITS for its checkpoint") != std::string::npos;
+  })) << trainer->output();
+  std::filesystem::remove(target.uri);
+  std::filesystem::rename(away, target.uri);
+  EXPECT_TRUE(controller_.reaches(number, "applied")) << trainer->output();
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, ACheckpointNowIsAnsweredOnceItIsOnDisk) {
+  const auto trainer = start_long("", {{"every = 10", "every = 1000000"}});
+  ASSERT_TRUE(eventually([this] { return controller_.received().checkpoints.size() == 1; }));
+  const std::filesystem::path attempt = run_dir() / "checkpoints" / "attempt-0001";
+  std::filesystem::rename(attempt, run_dir() / "elsewhere");
+  write_file_atomically(attempt, "");
+  const int64_t failed = controller_.issue("checkpoint_now");
+  EXPECT_TRUE(controller_.reaches(failed, "rejected")) << trainer->output();
+  std::filesystem::remove(attempt);
+  std::filesystem::rename(run_dir() / "elsewhere", attempt);
+  const int64_t written = controller_.issue("checkpoint_now");
+  ASSERT_TRUE(controller_.reaches(written, "applied")) << trainer->output();
+  EXPECT_EQ(controller_.received().checkpoints.back().step, controller_.last_ack(written).step);
+  stop(*trainer);
+}
+
+// The controller knows the run's directory by another name than the trainer has now.
+TEST_F(TrainerDirectives, WhatIsPromisedUnderAnotherNameStays) {
+  const auto trainer = start_long("", {{"every = 10", "every = 5"}});
+  ASSERT_TRUE(eventually([this] { return controller_.received().checkpoints.size() >= 2; }));
+  const CheckpointReport promised = controller_.received().checkpoints[1];
+  controller_.protect(
+      {"/another/name/attempt-0001/" + std::filesystem::path(promised.uri).filename().string()});
+  ASSERT_TRUE(eventually([&] {
+    const auto received = controller_.received();
+    return received.checkpoints.size() >= 8 &&
+           !std::filesystem::exists(received.checkpoints[2].uri);
+  })) << trainer->output();
+  EXPECT_TRUE(std::filesystem::exists(promised.uri));
+  stop(*trainer);
+}
+
 TEST_F(TrainerDirectives, ARollbackWithoutAPlanRepeatsTheSameBits) {
   const auto trainer = start_long("", {{"keep_last = 2", "keep_last = 100000"}});
   ASSERT_TRUE(eventually([this] {
