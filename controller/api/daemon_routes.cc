@@ -21,7 +21,7 @@ std::string check(const char* name, bool stranger, bool& ready,
   try {
     probe();
   } catch (const std::exception& failure) {
-    error = stranger ? "not told without a token; the log of gnomond says it" : failure.what();
+    error = stranger ? "needs a token; see gnomond's log" : failure.what();
     ready = false;
   }
   return fmt::format(R"({{"name":"{}","ok":{},"error":{}}})", name, error.empty(),

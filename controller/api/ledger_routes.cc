@@ -46,7 +46,7 @@ Response post_backup(Services& services, Exchange& exchange) {
     }
     exchange.wait(backups.ended().after(seen), Exchange::Clock::now() + kLook);
     if (exchange.over()) {
-      throw HttpError(503, "Nobody waits for the backup", "it goes on, or ends with the daemon",
+      throw HttpError(503, "The request has ended", "the backup continues, or ends with the daemon",
                       "a look at gnomon_ledger_backups_total");
     }
   }
