@@ -118,9 +118,9 @@ Route lease_route(Services& services, const char* path, size_t body_max,
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t lease = lease_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
-            check_lease(exchange, request, lease);
             const HeldLeases::Arrival arrival(services.leases.held(), lease, message.token,
                                               request.principal);
+            check_lease(exchange, request, lease);
             // One that waits for the ledger already does as well as two.
             constexpr bool kBeats = std::is_same_v<Message, LeaseHeartbeat>;
             if (kBeats && arrival.another_waits()) return json_response("{}");

@@ -179,13 +179,33 @@ def test_a_pause_without_a_controller_ends_with_it(trainer: Trainer) -> None:
     trainer.wait_for_steps(2)
 
 
+def test_a_run_that_is_refused_is_an_error_and_a_pause_says_why(
+    trainer: Trainer, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trainer.init()
+    take_steps(run, 1)
+    trainer.wait_for_steps(1)
+    run._close(1)
+    other = trainer.init(directory=tmp_path / "other", on_loss="pause", grace_seconds=0.0)
+    lead = other._lead
+    assert lead is not None
+    wait_for(lambda: lead.contact.away_seconds() > 1.5, 10, "more than one refusal")
+    why = "409 Another run under a known name"
+    errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
+    assert [why in it and "not supervised" in it for it in errors] == [True], "once a minute"
+    assert why in lead.why_waiting()
+    lead.contact.succeeded()
+    lead.contact.failed("no route to host")
+    assert "no route to host" in lead.why_waiting()
+
+
 def test_a_directive_that_waited_for_the_controller_is_not_undone_by_its_return(
     tmp_path: pathlib.Path,
 ) -> None:
     run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, on_rollback=lambda to: None)
     assert run._lead is not None
     take_steps(run, 3)
-    run._lead.contact.failed()
+    run._lead.contact.failed("away")
     run._attend()
     take_steps(run, 1)
     assert run.plan.version == -1
@@ -201,7 +221,7 @@ def test_a_trainer_that_must_be_restarted_for_bf16_says_no_bf16(tmp_path: pathli
     restart = gnomon.Capabilities(when="restart", rollback="restart")
     run = offline(tmp_path, on_loss="bf16", grace_seconds=0.0, capabilities=restart)
     assert run._lead is not None
-    run._lead.contact.failed()
+    run._lead.contact.failed("away")
     run._attend()
     take_steps(run, 2)
     assert run.plan.version == 1

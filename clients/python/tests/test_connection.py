@@ -113,6 +113,23 @@ def test_a_token_s_file_is_its_first_line_and_a_pipe_is_read_once(tmp_path: path
     assert [read_token(options), read_token(options)] == ["piped", "piped"]
 
 
+def test_a_token_that_is_being_replaced_is_a_failure_that_passes(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    connection = Connection(ClientOptions(url=daemon.url, token_file=str(file)))
+    for broken in (file.unlink, lambda: file.write_text("")):
+        broken()
+        for each in (connection, connection.another()):
+            with pytest.raises(ConnectionFailed, match="token_file: "):
+                each.request("GET", "/livez")
+    file.write_text("second\n")
+    for each in (connection, connection.another()):
+        each.request("GET", "/livez")
+        assert each._token == "second"
+
+
 def test_waiting_times_double_and_obey_what_was_asked() -> None:
     backoff = Backoff(0.1, 1.0)
     for bound in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):

@@ -95,11 +95,13 @@ def test_a_function_that_fails_at_a_plan_is_rejected_and_the_error_comes_out(
 
 
 def stepping(run: Run) -> threading.Thread:
-    """The loop on a thread of its own, until the run ends it."""
+    """The loop on a thread of its own, with steps of a millisecond, until the run ends it."""
+    never = threading.Event()
 
     def step() -> None:
         with contextlib.suppress(gnomon.Stopped, gnomon.GnomonError):
-            take_steps(run, 200_000)
+            while not never.wait(0.001):
+                take_steps(run, 1)
 
     thread = threading.Thread(target=step, daemon=True)
     thread.start()
@@ -343,7 +345,7 @@ def test_without_a_way_back_a_rollback_is_rejected_or_restarts(tmp_path: pathlib
     run = offline(tmp_path / "restart")
     take_steps(run, 4)
     assert run._lead is not None
-    run._lead._inbox = Inbox(rollback(1, 2, "/ck-2", BLOCK, 2))  # type: ignore[assignment]
+    run._lead._inbox = Inbox(rollback(1, 2, "s3://ck-2", BLOCK, 2))  # type: ignore[assignment]
     run._attend()
     with pytest.raises(gnomon.RestartRequired, match="rollback to step 2: spoiled"):
         take_steps(run, 1)
@@ -351,7 +353,7 @@ def test_without_a_way_back_a_rollback_is_rejected_or_restarts(tmp_path: pathlib
     again = offline(tmp_path / "restart")
     assert again.resume_from is not None
     resumed = again.resume_from
-    assert (resumed.checkpoint, resumed.step, resumed.plan.version) == ("/ck-2", 2, 2)
+    assert (resumed.checkpoint, resumed.step, resumed.plan.version) == ("s3://ck-2", 2, 2)
     with pytest.raises(gnomon.GnomonError, match=r"rolled this run back to step 2, but .* step 4"):
         again.start_from(4)
     again.start_from(2)
@@ -361,6 +363,49 @@ def test_without_a_way_back_a_rollback_is_rejected_or_restarts(tmp_path: pathlib
     assert '"step":4' in said[applied[0]]
     assert '"cause":"rollback"' in said[applied[0] + 1]
     again._close(0)
+
+
+def rejected(run: Run) -> list[str]:
+    return [it for it in answers(run) if '"state":"rejected"' in it]
+
+
+def test_a_rollback_to_a_checkpoint_that_is_gone_is_rejected(tmp_path: pathlib.Path) -> None:
+    run = offline(tmp_path / "run", rollback(1, 0, str(tmp_path / "deleted")))
+    take_steps(run, 1)
+    assert run.newest_step == 1
+    assert f"{tmp_path / 'deleted'} is not there any more" in rejected(run)[0]
+    run._close(0)
+
+
+def test_a_checkpoint_that_goes_while_its_rollback_waits_for_a_restart_is_rejected(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = offline(tmp_path)
+    for step in (1, 2):
+        take_steps(run, 1)
+        (tmp_path / f"ck-{step}").touch()
+        run.checkpoint(tmp_path / f"ck-{step}")
+    assert run._lead is not None
+    run._lead._inbox = Inbox(  # type: ignore[assignment]
+        rollback(1, 1, str(tmp_path / "ck-1"), BLOCK, 2)
+    )
+    run._attend()
+    with pytest.raises(gnomon.RestartRequired):
+        take_steps(run, 1)
+    run._close(0)
+    (tmp_path / "ck-1").unlink()
+    again = offline(tmp_path)
+    assert again.resume_from is not None
+    assert (again.resume_from.step, again.plan.version) == (2, 1)
+    assert "ck-1 is not there any more" in rejected(again)[0]
+    again.start_from(2)
+    take_steps(again, 1)
+    assert again._lead is not None
+    assert again._lead.state.last_directive == 1
+    again._close(0)
+    third = offline(tmp_path)
+    third.start_from(2)  # nothing is left of the rollback
+    third._close(0)
 
 
 def test_a_used_number_is_rejected(tmp_path: pathlib.Path) -> None:
@@ -445,6 +490,19 @@ def test_all_ranks_take_a_plan_at_the_same_step(tmp_path: pathlib.Path) -> None:
     for rank in range(3):
         versions = [version for its, _, version in sorted(seen) if its == rank]
         assert versions == [1, 1, 1, 1, 2, 2]
+
+
+def test_a_checkpoint_that_is_gone_is_rejected_on_all_ranks(tmp_path: pathlib.Path) -> None:
+    def work(rank: int, share: Any) -> None:
+        run = init_rank(tmp_path, rank, share)
+        if rank == 0:
+            assert run._lead is not None
+            order = rollback(1, 0, str(tmp_path / "deleted"))
+            run._lead._inbox = Inbox(order)  # type: ignore[assignment]
+        take_steps(run, 1)
+        run._close(0)
+
+    assert on_ranks(2, work) == ["", ""]
 
 
 def test_ranks_that_begin_with_other_plans_are_one_clear_error(tmp_path: pathlib.Path) -> None:

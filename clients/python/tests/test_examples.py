@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import json
 import os
 import pathlib
 import subprocess
@@ -37,14 +38,14 @@ def start(example: str, script: str, folder: pathlib.Path, url: str, *arguments:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
 
-def test_supervision_adds_at_most_12_lines_to_a_loop_of_nanogpts_shape() -> None:
+def test_supervision_adds_at_most_17_lines_to_a_loop_of_nanogpts_shape() -> None:
     before, after = (
         [line.strip() for line in (EXAMPLES / "plain_pytorch" / name).read_text().splitlines()]
         for name in ("train.py", "train_supervised.py")
     )
     lines = [line for line in difflib.ndiff(before[1:], after[1:]) if line.startswith("+ ")]
     added = [line for line in lines if line.strip() != "+"]
-    assert len(added) <= 12, added
+    assert len(added) <= 17, added
 
 
 @pytest.mark.parametrize("example", ["transformers", "lightning", "torchao"])
@@ -61,6 +62,33 @@ def test_an_example_runs_to_its_end(example: str, daemon: Daemon, tmp_path: path
     assert steps[-1]["loss"] < steps[0]["loss"]
     assert all(step["batch_hash"] for step in steps)
     assert [each["step"] for each in daemon.get("/v1/runs/run-1/checkpoints")] == [20, 40]
+
+
+def test_the_plain_loop_that_was_killed_goes_on(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plan.toml").write_text((EXAMPLES / "plain_pytorch" / "plan.toml").read_text())
+
+    def start_until(condition: Any) -> None:
+        script = ("plain_pytorch", "train_supervised.py", tmp_path, daemon.url)
+        process = start(*script, "--max_iters", "100000")
+        try:
+            wait_for(lambda: condition() or process.poll() is not None, 120)
+            assert process.poll() is None, (tmp_path / "train_supervised.py.log").read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+    def last() -> dict[str, Any]:
+        rows = daemon.get("/v1/runs/run-1/steps") if daemon.get("/v1/runs") else []
+        return rows[-1] if rows else {"attempt": 0, "step": 0}
+
+    start_until(lambda: last()["step"] > 20)
+    base = json.loads((tmp_path / "gnomon" / "fp8" / "state.json").read_text())["checkpoints"][-1]
+    made = (pathlib.Path(base["uri"]) / "state.pt").stat().st_ino
+    start_until(lambda: last()["attempt"] == 2 and last()["step"] > base["step"] + 10)
+    attempts = daemon.get("/v1/runs/run-1")["attempts"]
+    found = [(each["cause"], each["base_step"]) for each in attempts]
+    assert found == [("start", 0), ("restart", base["step"])]
+    assert (pathlib.Path(base["uri"]) / "state.pt").stat().st_ino == made, "it was written again"
 
 
 def test_the_plain_loop_is_verified_rolled_back_and_pinned(

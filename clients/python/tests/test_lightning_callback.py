@@ -111,6 +111,48 @@ def test_accumulated_batches_are_one_step_with_their_mean_loss(
     assert steps[0]["loss"] == pytest.approx(want, rel=1e-6)
 
 
+def test_a_batch_that_is_left_out_ends_nothing(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Module.training_step
+
+    def skips(its: Module, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx == 2 else whole(its, batch, batch_idx)
+
+    monkeypatch.setattr(Module, "training_step", skips)
+    _, run = fit(daemon, tmp_path, 8)
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    assert [step["step"] for step in steps] == [1, 2, 4, 5, 6, 7, 8]
+    checkpoints = daemon.get(f"/v1/runs/{run.id}/checkpoints")
+    assert [each["step"] for each in checkpoints] == [4, 8]
+    (notice,) = daemon.get(f"/v1/runs/{run.id}/notices")
+    assert (notice["kind"], "steps 3 to 3" in notice["text"]) == ("reports_dropped", True)
+    assert daemon.get(f"/v1/runs/{run.id}")["state"] == "completed"
+
+
+def test_a_batch_that_is_left_out_of_a_step_leaves_the_others(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Module.training_step
+
+    def skips(its: Module, batch: Any, batch_idx: int) -> Any:
+        return None if batch_idx == 0 else whole(its, batch, batch_idx)
+
+    monkeypatch.setattr(Module, "training_step", skips)
+    _, run = fit(daemon, tmp_path, 2, accumulate_grad_batches=2)
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    assert [step["step"] for step in steps] == [1, 2]
+    assert steps[0]["loss"] > 0
+
+
+def test_the_loss_is_the_mean_of_all_ranks(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnomon.lightning.mean_of_ranks", lambda loss: loss + 100, raising=False)
+    _, run = fit(daemon, tmp_path, 2)
+    assert all(step["loss"] > 100 for step in daemon.get(f"/v1/runs/{run.id}/steps"))
+
+
 def test_a_plan_takes_effect_live(daemon: Daemon, tmp_path: pathlib.Path) -> None:
 
     class Pin(Callback):

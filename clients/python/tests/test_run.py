@@ -19,6 +19,7 @@ from trainer import PLAN, SITES, Trainer, take_steps, take_steps_until
 import gnomon
 from gnomon.connection import Connection
 from gnomon.description import Description
+from gnomon.ranks import find_ranks
 from gnomon.run import wait_until_registered
 
 
@@ -345,6 +346,42 @@ def test_what_cannot_be_accepted_is_one_error(
     given = {"project": "x", "name": "y", "sites": SITES, "plan": PLAN, "directory": tmp_path}
     with pytest.raises(gnomon.ConfigError, match=wrong):
         gnomon.init(**{**given, **arguments})
+
+
+def test_decisions_are_shared_apart_from_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the group of a GPU each step would wait for what the GPU has still to do."""
+    made: list[str] = []
+    used: list[Any] = []
+
+    class Distributed:
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+        is_initialized = is_gloo_available = is_available
+
+        @staticmethod
+        def get_world_size() -> int:
+            return 2
+
+        @staticmethod
+        def get_rank() -> int:
+            return 1
+
+        @staticmethod
+        def new_group(backend: str) -> str:
+            made.append(backend)
+            return "a group of its own"
+
+        @staticmethod
+        def broadcast_object_list(values: list[Any], src: int, group: Any = None) -> None:
+            used.append(group)
+            values[0] = "of rank 0"
+
+    monkeypatch.setitem(sys.modules, "torch.distributed", Distributed)
+    ranks = find_ranks(None, None, 1)
+    assert [ranks.share("mine"), ranks.share("mine")] == ["of rank 0"] * 2
+    assert (made, used) == (["gloo"], ["a group of its own"] * 2)
 
 
 def test_the_environment_says_which_rank_this_is(

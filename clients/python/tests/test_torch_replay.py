@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import random
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[t
 
 import torch
 from torch_job import batch_of, make_job
+from trainer import answers, offline, rollback, take_steps
 
 import gnomon
 from gnomon.batch import batch_hash
@@ -163,6 +165,69 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: pathlib.Path) -> None:
         checkpoint.read(path)
 
 
+def test_a_rollback_to_a_damaged_checkpoint_is_rejected(tmp_path: pathlib.Path) -> None:
+    job = make_job()
+    path = save(job, tmp_path / "c", 0)
+    before = weights_hash(job.model)
+    (tmp_path / "c" / "state.pt").write_bytes(b"cut")
+
+    def load(to: gnomon.Rollback) -> None:
+        checkpoint.load(to.checkpoint_uri, model=job.model, state=job.state)
+
+    run = offline(tmp_path, rollback(1, 0, path), on_rollback=load)
+    take_steps(run, 1)
+    assert "not of" in next(it for it in answers(run) if '"state":"rejected"' in it)
+    run._close(0)
+    assert weights_hash(job.model) == before
+
+
+def test_a_checkpoint_that_is_replaced_is_never_without_a_whole_one(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job()
+    save(job, tmp_path / "c", 0)
+    rename = pathlib.Path.rename
+
+    def crashes(path: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
+        if path.name == "c.partial":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(pathlib.Path, "rename", crashes)
+    with pytest.raises(KeyboardInterrupt):
+        save(job, tmp_path / "c", 4)
+    assert checkpoint.read(tmp_path / "c.old")["step"] == 0
+    assert checkpoint.read(tmp_path / "c.partial")["step"] == 4
+    monkeypatch.undo()
+    for step in (5, 6):
+        save(job, tmp_path / "c", step)
+        assert checkpoint.read(tmp_path / "c")["step"] == step
+        assert [each.name for each in tmp_path.iterdir()] == ["c"]
+
+
+def test_ranks_that_drew_different_numbers_do_so_behind_a_checkpoint(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draws(rank: int, seed: int) -> list[float]:
+        """What a rank draws that was started with a seed of its own, and loads the checkpoint."""
+        monkeypatch.setattr(checkpoint, "rank", lambda: rank)
+        torch.manual_seed(seed)
+        checkpoint.load(path, model=job.model)
+        return [*torch.rand(2).tolist(), random.random()]
+
+    job = make_job()
+    torch.manual_seed(7)
+    torch.rand(3)
+    path = save(job, tmp_path / "c", 0)
+    want = [*torch.rand(2).tolist(), random.random()]
+    assert draws(0, 7) == draws(0, 1) == want, "rank 0 has saved its own"
+    assert draws(1, 7) == want, "it was seeded as rank 0"
+    others = [draws(1, 8), draws(2, 9)]
+    assert others == [draws(1, 8), draws(2, 9)]
+    values = [want, *others]
+    assert len({each[0] for each in values}) == len({each[2] for each in values}) == 3
+
+
 def test_gradients_of_a_replay_that_failed_do_not_enter_the_next(tmp_path: pathlib.Path) -> None:
     job = make_job()
     path = save(job, tmp_path / "c", 0)
@@ -191,8 +256,10 @@ def test_a_checkpoint_restores_all_of_a_job(tmp_path: pathlib.Path) -> None:
     step, plan = checkpoint.load(path, model=fresh.model, state=fresh.state)
     assert (step, plan.to_toml()) == (3, FP8.to_toml())
     assert train(fresh, 4, 8) == want  # dropout too
+    before = weights_hash(fresh.model)
     with pytest.raises(checkpoint.DamagedCheckpoint, match="no state of scaler"):
         checkpoint.load(path, model=fresh.model, state={"scaler": job.state["optimizer"]})
+    assert weights_hash(fresh.model) == before
 
 
 def test_the_hash_of_weights_sees_one_bit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pathlib
 from collections.abc import Iterator
@@ -14,12 +15,23 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[t
 
 import torch
 from torch_job import batch_of, make_evaluate, make_parts, make_step
+from trainer import Inbox, answers, offline, rollback
 
 import gnomon
 from gnomon.plan import PrecisionPlan
-from gnomon.torch import Fault, Shadow, ShadowWindow, Snapshot, adopt, set_step, weights_hash
+from gnomon.records import Directive
+from gnomon.torch import (
+    Fault,
+    Shadow,
+    ShadowWindow,
+    Snapshot,
+    adopt,
+    set_plan,
+    set_step,
+    weights_hash,
+)
 from gnomon.torch.snapshot import Place
-from gnomon.verify import ReplayResult
+from gnomon.verify import ReplayResult, ReplayTask
 
 
 def make_shadow(**options: Any) -> tuple[Shadow, Any, Any]:
@@ -151,6 +163,94 @@ def test_a_window_is_given_up_at_a_rollback() -> None:
     shadow.step(batch_of(8))
     assert shadow.verify() is None
     assert shadow.newest_step == 8
+
+
+FP8 = PrecisionPlan.fp8()
+
+
+class Supervised:
+    """A run offline whose windows adjoin, with what it has reported of them."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.shadow: Shadow
+        self.model: Any
+        self.run = offline(
+            folder,
+            sites=["layers.0.down_proj", "layers.1.down_proj"],
+            plan=FP8,
+            on_plan=lambda plan: set_plan(self.model, plan),
+            on_rollback=self.roll_back,
+        )
+        self.shadow, self.model, _ = make_shadow(every=4, steps=4, run=self.run, keep=8)
+        self.losses: dict[tuple[int, int], float] = {}
+
+    def roll_back(self, to: gnomon.Rollback) -> None:
+        self.shadow.roll_back(to)
+
+    def train(self, count: int) -> None:
+        for _ in range(count):
+            with self.run.step() as s:
+                loss, norm = self.shadow.step(batch_of(s.step))
+                s.log(loss=loss, grad_norm=norm)
+            self.losses[s.attempt, s.step] = float(loss)
+            self.shadow.verify()
+
+    def obey(self, directive: Directive) -> None:
+        assert self.run._lead is not None
+        self.run._lead._inbox = Inbox(directive)  # type: ignore[assignment]
+        self.run._attend()
+
+    def checkpoints(self) -> dict[tuple[int, int], str]:
+        bodies = [json.loads(it[12:]) for it in answers(self.run) if it.startswith("checkpoints ")]
+        found = {(body["attempt"], body["step"]): body["uri"] for body in bodies}
+        assert len(found) == len(bodies), "the controller refuses a second one of a step"
+        return found
+
+    def replayed(self, attempt: int, start: str, start_step: int, end: str) -> list[float]:
+        """The losses of a window's steps in the arm of the run itself."""
+        task = ReplayTask("", 1, 1, attempt, "same", start, start_step, 4, end_checkpoint=end)
+        task.evaluate_endpoints = True
+        result = self.shadow._answer(task)
+        assert result.replay_end_loss_bf16 == result.run_end_loss_bf16
+        return [step.loss for step in result.steps]
+
+    def close(self) -> None:
+        self.run._close(0)
+        self.shadow.close()
+
+
+def test_windows_that_adjoin_share_the_state_between_them(tmp_path: pathlib.Path) -> None:
+    its = Supervised(tmp_path)
+    its.train(8)
+    pin = FP8.with_bf16_sites(["layers.1.down_proj"])
+    its.obey(Directive(1, "set_plan", plan=pin.to_toml(), plan_version=2))
+    its.train(4)
+    uris = its.checkpoints()
+    assert list(uris) == [(1, 0), (1, 4), (1, 8), (1, 12)]
+    for start in (0, 4, 8):  # the last one under the pin
+        want = [its.losses[1, step] for step in range(start + 1, start + 5)]
+        assert its.replayed(1, uris[1, start], start, uris[1, start + 4]) == want
+    its.shadow._keep = 1
+    its.train(4)
+    assert [window.start.step for window in its.shadow._kept] == [12]
+    assert its.replayed(1, uris[1, 12], 12, its.checkpoints()[1, 16])
+    its.close()
+
+
+def test_a_window_may_begin_where_the_run_was_rolled_back_to(tmp_path: pathlib.Path) -> None:
+    its = Supervised(tmp_path)
+    its.train(9)
+    base = its.checkpoints()[1, 4]
+    pin = FP8.with_bf16_sites(["layers.1.down_proj"])
+    its.obey(rollback(1, 4, base, pin.to_toml(), 2))
+    its.train(4)
+    uris = its.checkpoints()
+    assert list(uris) == [(1, 0), (1, 4), (1, 8), (2, 8)]
+    for attempt in (1, 2):  # they have the same steps and other plans
+        want = [its.losses[attempt, step] for step in range(5, 9)]
+        assert its.replayed(attempt, base, 4, uris[attempt, 8]) == want
+    assert its.losses[1, 6] != its.losses[2, 6]
+    its.close()
 
 
 def test_batches_whose_buffer_is_used_again_are_copied() -> None:

@@ -14,6 +14,7 @@ from daemon import Daemon
 from torch_job import batch_of, make_evaluate, make_parts, make_step
 
 import gnomon
+from gnomon.leases import LeaseClient
 from gnomon.plan import PrecisionPlan
 from gnomon.torch import Fault, Shadow, adopt, plan_sites, set_plan
 
@@ -24,7 +25,9 @@ SITE = "layers.1.down_proj"
 class Loop:
     """A run of the small job whose windows the trainer measures itself."""
 
-    def __init__(self, daemon: Daemon, folder: pathlib.Path, faults: tuple[Fault, ...]) -> None:
+    def __init__(
+        self, daemon: Daemon, folder: pathlib.Path, faults: tuple[Fault, ...], every: int = 20
+    ) -> None:
         model, optimizer, scheduler = make_parts()
         adopt(model, PLAN)
         self.model = model
@@ -49,7 +52,7 @@ class Loop:
             scheduler,
             train_step=make_step(model, optimizer, scheduler),
             evaluate=make_evaluate(model),
-            every=20,
+            every=every,
             steps=10,
             faults=faults,
             run=self.run,
@@ -125,23 +128,59 @@ def test_an_answer_waits_for_a_controller_that_is_away_and_the_loop_does_not(
     assert (first["state"], first["token"]) == ("done", 1), "its first lease"
 
 
+def test_a_token_that_is_being_replaced_does_not_end_the_measuring(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    monkeypatch.setenv("GNOMON_TOKEN_FILE", str(token))
+    ask = LeaseClient.ask
+    taken: list[Any] = []
+
+    def taken_away(its: LeaseClient, *arguments: Any) -> Any:
+        found = ask(its, *arguments)
+        if found is not None and not taken:
+            taken.append(found)
+            token.unlink()
+        return found
+
+    monkeypatch.setattr(LeaseClient, "ask", taken_away)
+    loop = Loop(daemon, tmp_path, ())
+    loop.train(lambda: bool(taken), 400)
+    loop.train(lambda: False, 10)
+    token.write_text("second\n")
+    loop.train(lambda: bool(windows(daemon, "quiet")), 400)
+    loop.run.finish()
+    loop.shadow.close()
+    assert windows(daemon, "quiet")
+
+
 def windows(daemon: Daemon, state: str) -> list[dict[str, Any]]:
     runs = daemon.get("/v1/runs")
     rows = daemon.get("/v1/runs/run-1/windows") if runs else []
     return [row for row in rows if row["state"] == state]
 
 
-def test_windows_are_measured_without_a_verifier(daemon: Daemon, tmp_path: pathlib.Path) -> None:
-    loop = Loop(daemon, tmp_path, ())
+@pytest.mark.parametrize("every", [20, 10])
+def test_windows_are_measured_without_a_verifier(
+    every: int, daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    if every == 10:
+        daemon.stop()
+        policy = tmp_path / "daemon" / "policy.toml"
+        policy.write_text(policy.read_text().replace("every = 20", "every = 10"))
+        daemon.start()
+    loop = Loop(daemon, tmp_path, (), every)
     loop.train(lambda: len(windows(daemon, "quiet")) >= 2, 400)
     loop.run.finish()
     loop.shadow.close()
     for window in windows(daemon, "quiet"):
         assert window["d_percent"] is not None
-        assert window["start_step"] % 20 == 0
+        assert window["start_step"] % every == 0
     checkpoints = daemon.get("/v1/runs/run-1/checkpoints")
     assert all(row["uri"].startswith("memory:") for row in checkpoints)
     assert not [row for row in daemon.get("/v1/runs/run-1/replays") if row["state"] == "failed"]
+    assert not list(tmp_path.glob("runs/shadow/spool/refused*"))
 
 
 def test_a_fault_is_pinned_and_rolled_back_from_memory(

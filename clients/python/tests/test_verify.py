@@ -19,8 +19,9 @@ from daemon import CHECKOUT, wait_for
 from trainer import Trainer
 
 import gnomon
-from gnomon.connection import ClientOptions
+from gnomon.connection import ClientOptions, Connection
 from gnomon.lease_loop import FunctionReplayer, LeaseLoop, LoopOptions, call_verifier
+from gnomon.leases import LeaseClient
 from gnomon.replay_check import check_result
 from gnomon.replay_process import ProcessReplayer, load_verifier
 from gnomon.run import Run
@@ -157,9 +158,14 @@ def test_a_process_replays_many_times_and_says_what_it_can(process: Any) -> None
 )
 def test_a_process_that_fails_is_reported_and_replaced(process: Any, name: str, wrong: str) -> None:
     replayer = process(name)
+    children = []
     for _ in range(2):
+        children.append(replayer._process)
         with pytest.raises(ReplayFailed, match=wrong):
             replayer.replay(task())
+    first, second = children[0], replayer._process
+    assert first.poll() is not None, "what one replay has spoiled does not reach the next"
+    assert second is None
 
 
 def test_a_lease_that_is_lost_as_its_task_arrives_is_not_overlooked(process: Any) -> None:
@@ -185,8 +191,11 @@ def test_a_function_that_hangs_is_ended(process: Any) -> None:
 
 
 def test_unsupported_and_lost_leases_keep_their_kind(process: Any) -> None:
+    replayer = process("not_for_me")
+    child = replayer._process
     with pytest.raises(gnomon.Unsupported, match="arm fakequant needs a kernel"):
-        process("not_for_me").replay(task())
+        replayer.replay(task())
+    assert child.poll() is None
     begun = time.monotonic()
 
     def check() -> None:
@@ -198,6 +207,19 @@ def test_unsupported_and_lost_leases_keep_their_kind(process: Any) -> None:
     with pytest.raises(gnomon.LeaseLost):
         replayer.replay(task(_check=check))
     assert child.poll() is None, "a function that calls task.check() keeps its process"
+
+
+def test_a_function_that_does_not_load_again_is_a_failure(
+    process: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    """It loaded once: its storage may be away."""
+    (tmp_path / "away.py").write_text((CHECKOUT / "clients/python/tests/replays.py").read_text())
+    replayer = ProcessReplayer(f"{tmp_path / 'away.py'}:raises", 20.0)
+    for wrong in ("no such shard", "function: .*away.py"):
+        with pytest.raises(ReplayFailed, match=wrong):
+            replayer.replay(task())
+        (tmp_path / "away.py").unlink(missing_ok=True)
+    replayer.close()
 
 
 @pytest.mark.parametrize(
@@ -265,6 +287,72 @@ def test_a_function_that_raises_gives_its_reason_to_the_controller(
         return [it["fail_reason"] for it in rows if it["state"] == "failed"]
 
     assert "the replay raised ValueError: no such shard" in wait_for(failed, 10)[0]
+
+
+class Waits(threading.Event):
+    """Notes how long is waited, and waits not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_a_replay_that_failed_is_followed_by_a_pause_that_grows(
+    trainer: Trainer, tmp_path: pathlib.Path
+) -> None:
+    calls: list[str] = []
+
+    def fails(its: gnomon.ReplayTask) -> gnomon.ReplayResult:
+        calls.append(its.arm)
+        if len(calls) == 2:
+            return replays.result(its)
+        if len(calls) == 5:
+            loop.stop()
+        raise OSError("the mount is away")
+
+    run_windows(trainer, tmp_path)
+    loop = lease(trainer, fails)
+    loop._options.once = False
+    waits = loop._stopping = Waits()
+    loop.run()
+    assert len(calls) == 5
+    assert [0.5 <= each <= 1 for each in waits.seconds[:2]] == [True, True], "reset by a success"
+    assert [1 <= waits.seconds[2] <= 2, 2 <= waits.seconds[3] <= 4] == [True, True]
+
+
+def test_a_token_that_is_being_replaced_costs_no_replay(
+    trainer: Trainer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    ask = LeaseClient.ask
+
+    def taken_away(its: LeaseClient, *arguments: Any) -> Any:
+        found = ask(its, *arguments)
+        its.connection.close()  # what comes next reads the token anew
+        token.unlink()
+        return found
+
+    request = Connection.request
+
+    def put_back(its: Connection, *arguments: Any) -> Any:
+        try:
+            return request(its, *arguments)
+        except gnomon.ConnectionFailed:
+            token.write_text("second\n")
+            raise
+
+    run_windows(trainer, tmp_path)
+    loop = lease(trainer, replays.plain)
+    client = ClientOptions(url=trainer.daemon.url, token_file=str(token))
+    loop = LeaseLoop(dataclasses.replace(loop._options, client=client), loop._replayer, LOG)
+    monkeypatch.setattr(LeaseClient, "ask", taken_away)
+    monkeypatch.setattr(Connection, "request", put_back)
+    assert loop.run() == 1
 
 
 def test_other_batches_are_said_to_be_the_loader_s_doing(

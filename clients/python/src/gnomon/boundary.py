@@ -15,6 +15,7 @@ from gnomon.errors import (
 )
 from gnomon.plan import PrecisionPlan
 from gnomon.records import Directive
+from gnomon.run_state import is_there
 from gnomon.supervision import Decision
 
 if TYPE_CHECKING:
@@ -105,6 +106,9 @@ def _roll_back(run: Run, directive: Directive) -> None:
     how = run.capabilities.rollback
     if how == "live" and run.capabilities.when == "restart":
         how = "restart"  # the checkpoint comes with a plan
+    uri = directive.checkpoint_uri or ""
+    # A live run's own function knows its checkpoints. Rank 0 has reported them from its own disk.
+    there = run._ranks.share(how != "restart" or is_there(uri))
     before = run.plan
     reason = ""
     failure: Exception | None = None
@@ -112,11 +116,13 @@ def _roll_back(run: Run, directive: Directive) -> None:
     try:
         if how == "none":
             raise Rejected("this trainer cannot go back to a checkpoint")
+        if not there:
+            raise Rejected(f"the checkpoint {uri} is not there any more")
         plan = _plan_of(run, directive) if directive.plan else run._plan_of_checkpoint(directive)
         if how == "live":
             assert run._on_rollback is not None
             _use(run, plan)
-            run._on_rollback(Rollback(step, directive.checkpoint_uri or "", plan))
+            run._on_rollback(Rollback(step, uri, plan))
     except (Rejected, ConfigError) as error:
         reason = str(error)
         if run.plan is not before:

@@ -9,6 +9,7 @@ goes on.
 from __future__ import annotations
 
 import contextlib
+import copy
 import http.client
 import ipaddress
 import json
@@ -131,6 +132,14 @@ class Connection:
     def url(self) -> str:
         return self._options.url
 
+    def another(self) -> Connection:
+        """One more to the same place, for another thread. It raises nothing: a token that cannot
+        be read now, since it is being replaced, fails a request.
+        """
+        its = copy.copy(self)
+        its._http, its._token, its._cancelled = None, "", threading.Event()
+        return its
+
     def request(
         self, method: str, target: str, body: str | bytes | None = None, timeout: float = 10.0
     ) -> Answer:
@@ -183,8 +192,12 @@ class Connection:
         self, method: str, target: str, body: str | bytes | None, timeout: float
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         if self._http is None:
-            self._token = read_token(self._options)
-            self._http = self._connection(timeout)
+            try:
+                self._token = read_token(self._options)
+                self._http = self._connection(timeout)
+            except ConfigError as error:
+                # It was accepted once: somebody is replacing a file.
+                raise ConnectionFailed(self._failure(method, target, error)) from None
             self._http.connect()
             self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._http.sock.settimeout(timeout)

@@ -113,7 +113,7 @@ class DirectiveInbox:
                     return
 
     def _handle(self, error: Exception, run: str) -> None:
-        self._contact.failed()
+        self._contact.failed(str(error))
         if isinstance(error, ConnectionFailed):
             self._reporter.doubt(run)
             self._log.debug("directives: %s", error)
@@ -123,7 +123,7 @@ class DirectiveInbox:
             self._reporter.give_up(str(error))
         elif error.status == 404 and error.title == "Unknown run":
             self._reporter.unknown(run)
-        elif not error.refuses_token or self._contact.may_log_token():
+        elif not error.refuses_token or self._contact.may_log_refusal():
             self._log.warning("directives: %s", error)
 
     def _poll(self, run: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gnomon.connection import Backoff, ClientOptions, asked_pause
+from gnomon.connection import Backoff, ClientOptions, Connection, asked_pause
 from gnomon.errors import (
     SERVER_ERRORS_MAX,
     ApiError,
@@ -109,6 +110,14 @@ class LoopOptions:
     poll_seconds: float = _POLL_SECONDS
 
 
+class _Done(enum.Enum):
+    """What came of a lease. FAILED: another try may help."""
+
+    COMPLETED = enum.auto()
+    FAILED = enum.auto()
+    LEFT = enum.auto()
+
+
 class LeaseLoop:
     """Raises ConfigError as a connection does."""
 
@@ -116,9 +125,11 @@ class LeaseLoop:
         self._options = options
         self._replayer = replayer
         self._log = log
-        self._client = LeaseClient(options.client)
+        self._client = LeaseClient(Connection(options.client))
         self._backoff = Backoff()
         self._token_backoff = Backoff(1.0, 30.0)
+        # What fails one replay, like a storage that is away, would fail all that wait.
+        self._failure_backoff = Backoff(1.0, 30.0)
         self._stopping = threading.Event()
         self._asking = False
         abilities = replayer.abilities()
@@ -160,9 +171,14 @@ class LeaseLoop:
             self._token_backoff.reset()
             if lease is None:
                 continue
-            completed += self._work(lease)
+            done = self._work(lease)
+            completed += done is _Done.COMPLETED
             if self._options.once:
                 break
+            if done is _Done.COMPLETED:
+                self._failure_backoff.reset()
+            elif done is _Done.FAILED:
+                self._stopping.wait(self._failure_backoff.next())
         return completed
 
     def _pause(self, error: Exception, away: bool) -> None:
@@ -175,40 +191,40 @@ class LeaseLoop:
             self._log.warning("%s; trying again", error)
         self._stopping.wait(seconds)
 
-    def _work(self, lease: Lease) -> bool:
-        """Whether the replay was completed."""
+    def _work(self, lease: Lease) -> _Done:
         task = lease.task
         self._log.info(
             "lease %d: %s window %d, arm %s (%s), %d steps from step %d",
             *(lease.lease, task.run, task.window, task.arm, task.purpose),
             *(task.steps, task.start_step),
         )
-        keeper = LeaseKeeper(self._options.client, lease, self._log)
+        keeper = LeaseKeeper(self._client.connection.another(), lease, self._log)
         begun = time.monotonic()
         try:
             result = self._replayer.replay(ReplayTask.of(task, keeper.check, keeper.progress))
         except LeaseLost:
             self._log.warning("lease %d: abandoned", lease.lease)
-            return False
+            return _Done.LEFT
         except Exception as error:
             return self._fail(lease, error)
         finally:
             keeper.close()
         if keeper.lost:
             self._log.warning("lease %d: abandoned", lease.lease)
-            return False
+            return _Done.LEFT
         if result.replay_seconds is None:  # without it nobody knows what verification costs
             spent = time.monotonic() - begun - (result.eval_seconds or 0.0)
             result.replay_seconds = max(spent, 0.0)
         self._compare_batches(lease, result)
         fingerprint = self._marked(result.fingerprint) if result.fingerprint else self._fingerprint
         message = message_of(result, lease.token, time.time(), fingerprint)
-        return self._answer(lease, lambda: self._client.complete(lease, message))
+        taken = self._answer(lease, lambda: self._client.complete(lease, message))
+        return _Done.COMPLETED if taken else _Done.LEFT
 
     def _marked(self, fingerprint: Fingerprint) -> Fingerprint:
         return fingerprint if self._exact else marked_inexact(fingerprint, self._options.name)
 
-    def _fail(self, lease: Lease, error: Exception) -> bool:
+    def _fail(self, lease: Lease, error: Exception) -> _Done:
         unsupported = isinstance(error, (Unsupported, ConfigError))
         known = isinstance(error, GnomonError)
         reason = str(error) if known else f"{type(error).__name__}: {error}"
@@ -217,7 +233,7 @@ class LeaseLoop:
         else:
             self._log.error("lease %d: %s", lease.lease, reason, exc_info=not known)
         self._answer(lease, lambda: self._client.fail(lease, reason or "failed", unsupported))
-        return False
+        return _Done.LEFT if unsupported else _Done.FAILED
 
     def _compare_batches(self, lease: Lease, result: ReplayResult) -> None:
         """Says here too what the controller makes of it: that the loader has another order."""

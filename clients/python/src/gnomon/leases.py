@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import Any
 
-from gnomon.connection import ClientOptions, Connection
+from gnomon.connection import Connection
 from gnomon.description import Description
 from gnomon.errors import ApiError, ConnectionFailed
 from gnomon.json_record import from_json, to_value
@@ -21,10 +21,10 @@ _REASON_MAX = 16_000
 
 
 class LeaseClient:
-    """One thread's; `cancel` is for others. Raises ConfigError, ApiError, ConnectionFailed."""
+    """One thread's; `cancel` is for others. Raises ApiError and ConnectionFailed."""
 
-    def __init__(self, options: ClientOptions) -> None:
-        self._connection = Connection(options)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._description: Description | None = None
 
     @property
@@ -72,8 +72,8 @@ class LeaseClient:
 class LeaseKeeper:
     """Sends a heartbeat each third of a lease's time, on a thread and a connection of its own."""
 
-    def __init__(self, options: ClientOptions, lease: Lease, log: logging.Logger) -> None:
-        self._connection = Connection(options)
+    def __init__(self, connection: Connection, lease: Lease, log: logging.Logger) -> None:
+        self._connection = connection
         self._lease = lease
         self._log = log
         self._steps_done = 0

@@ -29,6 +29,7 @@ from torch import nn
 
 from gnomon.run import Run
 from gnomon.step import Step
+from gnomon.torch.ranks import mean_of_ranks
 from gnomon.torch.weights_hash import weights_hash
 
 log = logging.getLogger("gnomon")
@@ -100,17 +101,23 @@ class GnomonCallback(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Ends the step where the optimizer has taken one: accumulated batches are one step."""
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        self._loss = loss if self._loss is None else self._loss + loss
+        """Ends the step where the optimizer has taken one: accumulated batches are one step. One of
+        batches that were left out alone (`training_step` returned None) is not reported.
+        """
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss
         step = self._step
         if step is None or trainer.global_step == self._begun_at:
             return
         self._step = None
+        if self._loss is None:
+            return step._skip()  # the Trainer has counted it
         if self._batch:
             step.batch(self._batch)
         rates = [group["lr"] for each in trainer.optimizers for group in each.param_groups]
-        step.log(loss=self._loss, grad_norm=self._grad_norm, learning_rate=rates[0])
+        loss = mean_of_ranks(self._loss)
+        step.log(loss=loss, grad_norm=self._grad_norm, learning_rate=rates[0])
         step.__exit__(None, None, None)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

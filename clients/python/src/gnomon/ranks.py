@@ -56,9 +56,12 @@ def find_ranks(rank: int | None, broadcast: Broadcast | None, every: int) -> Ran
         if distributed.get_world_size() == 1:
             return Ranks()
 
+        # On the GPU's group each boundary would wait for what the GPU has still to do.
+        group = distributed.new_group(backend="gloo") if distributed.is_gloo_available() else None
+
         def broadcast_object(value: Any) -> Any:
             values = [value]
-            distributed.broadcast_object_list(values, src=0)
+            distributed.broadcast_object_list(values, src=0, group=group)
             return values[0]
 
         return Ranks(distributed.get_rank(), broadcast_object, every)

@@ -16,6 +16,7 @@ from gnomon.plan import PrecisionPlan
 from gnomon.ranks import Broadcast, find_ranks
 from gnomon.records import Fingerprint, InjectedFault, RunRegistration, TrainerCapabilities
 from gnomon.run import Capabilities, Rollback, Run, Start
+from gnomon.run_state import is_there
 from gnomon.supervision import Supervision, SupervisionOptions
 
 log = logging.getLogger("gnomon")
@@ -148,6 +149,11 @@ def _start_of(lead: Supervision, plan: PrecisionPlan) -> Start:
     attempts = len(state.attempts)
     text = state.plan or plan.to_toml()
     pending = state.pending
+    if pending is not None and pending.kind == "rollback":
+        uri = pending.checkpoint_uri or ""
+        if not is_there(uri):
+            lead.reject_pending(f"the checkpoint {uri} is not there any more")
+            pending = None
     if pending is not None and pending.plan:
         version = pending.plan_version or 0
         text = PrecisionPlan.parse(pending.plan).with_version(version).to_toml()

@@ -75,7 +75,10 @@ class ProcessReplayer:
 
     def replay(self, task: ReplayTask) -> ReplayResult:
         if self._process is None or self._process.poll() is not None:
-            self._start()
+            try:
+                self._start()
+            except ConfigError as error:  # it did load once: its storage or its device may be away
+                raise ReplayFailed(str(error)) from None
         self._send({"task": to_value(message_of_task(task))})
         deadline = time.monotonic() + self._timeout
         lost_at: float | None = None
@@ -101,7 +104,11 @@ class ProcessReplayer:
                 elif "result" in message:
                     return from_value(ReplayResult, message["result"])
                 else:
-                    raise _error_of(message)
+                    failure = _error_of(message)
+                    if isinstance(failure, ReplayFailed):
+                        # A device's error may stick, and a model is left as it was in the middle.
+                        self.close()
+                    raise failure
 
     def close(self) -> None:
         process, self._process = self._process, None

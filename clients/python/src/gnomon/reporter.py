@@ -61,14 +61,16 @@ class Contact:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._away_since: float | None = None
-        self._warned_token = -60.0
+        self._why = ""
+        self._logged_at = -60.0
 
     def succeeded(self) -> None:
         with self._lock:
             self._away_since = None
 
-    def failed(self) -> None:
+    def failed(self, why: str) -> None:
         with self._lock:
+            self._why = why
             if self._away_since is None:
                 self._away_since = time.monotonic()
 
@@ -77,12 +79,18 @@ class Contact:
         with self._lock:
             return 0.0 if self._away_since is None else time.monotonic() - self._away_since
 
-    def may_log_token(self) -> bool:
-        """Once a minute, whoever asks."""
+    @property
+    def why(self) -> str:
+        """What the newest failure was."""
         with self._lock:
-            due = time.monotonic() - self._warned_token >= 60
+            return self._why
+
+    def may_log_refusal(self) -> bool:
+        """Once a minute, whoever asks: of a token, or of the run itself."""
+        with self._lock:
+            due = time.monotonic() - self._logged_at >= 60
             if due:
-                self._warned_token = time.monotonic()
+                self._logged_at = time.monotonic()
             return due
 
 
@@ -196,13 +204,20 @@ class Reporter:
                     return
 
     def _handle(self, error: Exception, away: bool) -> None:
-        self._contact.failed()
+        self._contact.failed(str(error))
         text = "%s; training goes on, reports wait in the spool"
         if isinstance(error, ApiError) and error.is_replaced:
             self.give_up(str(error))
         elif isinstance(error, ApiError) and error.refuses_token:
-            if self._contact.may_log_token():
+            if self._contact.may_log_refusal():
                 self._log.warning(text, error)
+        elif not self._run and _is_refusal(error) and not _is_unknown_run(error):
+            if self._contact.may_log_refusal():
+                self._log.error(
+                    "the controller refuses this run: %s; it is not supervised, and its reports "
+                    "wait in the spool",
+                    error,
+                )
         elif not isinstance(error, ApiError | ConnectionFailed):
             self._log.exception("reporting failed")
         elif not away:
@@ -224,6 +239,9 @@ class Reporter:
         standing = self._standing()
         self._registration.last_directive = standing.last_directive
         self._registration.newest_plan_version = max(standing.newest_plan_version, 0)
+        self._registration.newest_attempt = max(
+            (each.attempt for each in standing.attempts), default=0
+        )
         message = self.description.known("RunRegistration", to_value(self._registration))
         if "capabilities" in message:
             its = message["capabilities"]
@@ -426,10 +444,12 @@ def _bf16_notice(report: dict[str, Any]) -> TrainerNotice:
     return notice
 
 
-def _is_unknown_run(error: ApiError) -> bool:
-    return error.status == 404 and error.title == "Unknown run"
+def _is_unknown_run(error: Exception) -> bool:
+    return isinstance(error, ApiError) and error.status == 404 and error.title == "Unknown run"
 
 
-def _is_refusal(error: ApiError) -> bool:
+def _is_refusal(error: Exception) -> bool:
     """Sending again cannot help. Only a problem document is gnomond's word."""
+    if not isinstance(error, ApiError):
+        return False
     return 400 <= error.status < 500 and not error.may_pass and bool(error.title)

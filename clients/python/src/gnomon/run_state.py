@@ -93,9 +93,14 @@ class RunState:
     def newest_checkpoint(self) -> KnownCheckpoint | None:
         """The newest one that is still there, as far as its URI is a path."""
         for checkpoint in reversed(self.checkpoints):
-            if "://" in checkpoint.uri or os.path.exists(checkpoint.uri):
+            if is_there(checkpoint.uri):
                 return checkpoint
         return None
+
+
+def is_there(uri: str) -> bool:
+    """Whether a start may load this checkpoint: what is not a path is believed to be there."""
+    return "://" in uri or os.path.exists(uri)
 
 
 def write_atomically(file: pathlib.Path, text: str) -> None:

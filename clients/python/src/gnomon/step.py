@@ -106,6 +106,14 @@ class Step:
         if run._lead is not None:
             run._queue.append(self)
 
+    def _skip(self) -> None:
+        """Ends a step that has no loss: its number is used, and a notice says that its report is
+        missing. A loss of NaN would be taken for damage.
+        """
+        self._run._inside = False
+        if self._run._lead is not None:
+            self._run._lead.outbox.overflow(self)
+
 
 def capture(value: Any) -> Any:
     """Keeps a value for later: a tensor without its graph, anything else as a number."""

@@ -175,7 +175,8 @@ class Supervision:
         if self.state.paused:
             run = self.run_id or "RUN"
             return f"paused; to go on: gnomon override {run} resume --owner ME --reason WHY"
-        return f"no controller for {self.contact.away_seconds():.0f} s (on_loss = pause)"
+        away, why = self.contact.away_seconds(), self.contact.why
+        return f"no controller for {away:.0f} s (on_loss = pause): {why}"
 
     def begin_attempt(self, cause: str, base_step: int, plan: PrecisionPlan) -> None:
         """The next attempt, whose first step is `base_step` + 1."""
@@ -226,6 +227,17 @@ class Supervision:
         with self._lock:
             self.state.pending = directive
             self.state.pending_ack = self._ack("applied", step, "")
+            self.save()
+
+    def reject_pending(self, reason: str) -> None:
+        """The directive that waited for this start cannot take effect. `start` sends the answer."""
+        with self._lock:
+            pending, ack = self.state.pending, self.state.pending_ack
+            assert pending is not None
+            self._log.error("directive %d is rejected: %s", pending.number, reason)
+            step = ack.step if ack is not None and ack.step is not None else 0
+            self._remember(pending, self._ack("rejected", step, reason))
+            self.state.pending = self.state.pending_ack = None
             self.save()
 
     def reject_used(self, directive: Directive) -> None:

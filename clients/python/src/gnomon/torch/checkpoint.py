@@ -4,12 +4,13 @@
     manifest.json   size and BLAKE2b hash of state.pt; written last
 
 It is written under another name, synced and renamed, so that a directory with the final name is
-complete. `load` checks the manifest before it trusts, and reads with `weights_only`: a checkpoint
-can hold tensors and plain values, and no code.
+complete; one that it replaces is NAME.old meanwhile. `load` checks the manifest before it trusts,
+and reads with `weights_only`: a checkpoint can hold tensors and plain values, and no code.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -22,9 +23,10 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from gnomon.errors import GnomonError
+from gnomon.errors import Rejected
 from gnomon.plan import PrecisionPlan
-from gnomon.torch.random_state import random_state, set_random_state
+from gnomon.torch.random_state import random_state, set_random_state_of_rank
+from gnomon.torch.ranks import rank
 
 FORMAT = "torch"
 _STATE = "state.pt"
@@ -38,8 +40,10 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
-class DamagedCheckpoint(GnomonError):
-    """A checkpoint is incomplete, or its files are not what its manifest says."""
+class DamagedCheckpoint(Rejected):
+    """A checkpoint is incomplete, or its files are not what its manifest says. A rollback to
+    it is rejected, and training goes on.
+    """
 
 
 def save(
@@ -52,7 +56,8 @@ def save(
 ) -> int:
     """Writes the checkpoint of `step` to the directory `path`, which is replaced, and returns its
     bytes. `state` are further things to keep: {"optimizer": optimizer, "scheduler": scheduler}.
-    Under DDP rank 0 alone calls it. Raises OSError where the disk does not take it.
+    Under DDP rank 0 alone calls it, so the random state is that rank's (see `load`). Raises OSError
+    where the disk does not take it.
     """
     final = pathlib.Path(path)
     partial = final.with_name(final.name + ".partial")
@@ -76,8 +81,12 @@ def save(
         json.dump(manifest, text)
         text.flush()
         os.fsync(text.fileno())
-    shutil.rmtree(final, ignore_errors=True)
+    aside = final.with_name(final.name + ".old")
+    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        final.rename(aside)
     partial.rename(final)
+    shutil.rmtree(aside, ignore_errors=True)
     return size
 
 
@@ -88,20 +97,24 @@ def load(
     state: Mapping[str, Stateful] | None = None,
     restore_random: bool = True,
 ) -> tuple[int, PrecisionPlan]:
-    """Loads a checkpoint into `model` and `state`, and returns its step and its plan.
+    """Loads a checkpoint into `model` and `state`, and returns its step and its plan. A rank that
+    was seeded otherwise than rank 0 gets random numbers of its own: the same after each load, not
+    those that it had.
     Raises DamagedCheckpoint, with nothing changed, where it is not what was written.
     """
     content = read(path)
-    unwrapped(model).load_state_dict(content["model"])
-    for name, each in (state or {}).items():
+    for name in state or {}:
         if name not in content["state"]:
             raise DamagedCheckpoint(
                 f"{path}: no state of {name}; saved are {list(content['state'])}"
             )
+    plan = PrecisionPlan.parse(content["plan"], f"{path}: plan")
+    unwrapped(model).load_state_dict(content["model"])
+    for name, each in (state or {}).items():
         each.load_state_dict(content["state"][name])
     if restore_random:
-        set_random_state(content["random"])
-    return int(content["step"]), PrecisionPlan.parse(content["plan"], f"{path}: plan")
+        set_random_state_of_rank(content["random"], rank())
+    return int(content["step"]), plan
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from typing import Any
@@ -38,3 +39,22 @@ def set_random_state(state: dict[str, Any]) -> None:
     if numpy is not None and state["numpy"] is not None:
         name, keys, *rest = state["numpy"]
         numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
+
+
+def set_random_state_of_rank(state: dict[str, Any], rank: int) -> None:
+    """Puts back what rank 0 has saved. A rank that was seeded otherwise does not draw rank 0's
+    numbers behind it: its seed is made of the state and the rank.
+    """
+    saved = torch.Generator()
+    saved.set_state(state["cpu"])
+    alike = saved.initial_seed() == torch.initial_seed()
+    set_random_state(state)
+    if rank == 0 or alike:
+        return
+    text = bytes(state["cpu"].tolist()) + rank.to_bytes(4, "little")
+    seed = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little")
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)

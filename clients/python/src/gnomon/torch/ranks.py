@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 
 def is_together() -> bool:
@@ -41,6 +43,23 @@ def all_gathered(value: Any) -> list[Any]:
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def mean_of_ranks(value: Any) -> Any:
+    """Returns the mean of all ranks' values, on every rank: of numbers, or of tensors of one
+    element, which stay tensors. The loop does not wait for a GPU. All ranks call it together.
+    """
+    if not is_together():
+        return value
+    if hasattr(value, "full_tensor"):
+        value = value.full_tensor()
+    if isinstance(value, Tensor) and value.is_cuda:
+        total = value.detach().to(torch.float64, copy=True)
+        dist.all_reduce(total)
+        return total / world_size()
+    values = all_gathered(float(value))
+    mean = math.fsum(values) / len(values)
+    return torch.tensor(mean, dtype=torch.float64) if isinstance(value, Tensor) else mean
 
 
 def reshard(model: nn.Module) -> None:

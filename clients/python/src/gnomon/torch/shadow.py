@@ -33,7 +33,7 @@ from gnomon.run import Rollback, Run
 from gnomon.torch.checkpoint import Stateful
 from gnomon.torch.faults import Fault
 from gnomon.torch.plan_linear import SiteChoice, plan_sites, set_step
-from gnomon.torch.ranks import broadcast, is_together
+from gnomon.torch.ranks import broadcast, is_together, mean_of_ranks
 from gnomon.torch.replay import ArmContext, Job, StepOutcome, replay
 from gnomon.torch.shadow_leases import ShadowLeases
 from gnomon.torch.snapshot import Place, Snapshot
@@ -45,7 +45,7 @@ from gnomon.verify import ReplayFailed, ReplayResult, ReplayTask
 class ShadowWindow:
     """What was measured of the steps behind `start_step`: a result for each arm.
 
-    run_losses: of the run's own steps, on this rank, nats per token.
+    run_losses: of the run's own steps, the mean over all ranks, nats per token.
     """
 
     start_step: int
@@ -72,27 +72,42 @@ class ShadowWindow:
 
 @dataclass(eq=False)
 class _State:
-    """The job at a step boundary, and what its layers run in."""
+    """The job at a step boundary. The windows that meet there share it."""
 
     step: int
     uri: str
     snapshot: Snapshot
-    choices: dict[str, SiteChoice]
+    holders: int = 1
+
+    def hold(self) -> _State:
+        self.holders += 1
+        return self
+
+    def release(self) -> None:
+        """That of the last holder gives the snapshot back."""
+        self.holders -= 1
+        if self.holders == 0:
+            self.snapshot.close()
 
 
 @dataclass(eq=False)
 class _Window:
-    """A window whose steps the run is taking, or has taken."""
+    """A window whose steps the run is taking, or has taken.
 
+    choices: what the layers run in from its first step on; a plan comes after the state was kept.
+    """
+
+    attempt: int
     start: _State
+    choices: dict[str, SiteChoice]
     end: _State | None = None
     batches: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
 
     def close(self) -> None:
-        self.start.snapshot.close()
+        self.start.release()
         if self.end is not None:
-            self.end.snapshot.close()
+            self.end.release()
 
 
 class Shadow:
@@ -156,6 +171,7 @@ class Shadow:
         self._on_window = on_window
         self._run = run
         self._leases = ShadowLeases(run) if run is not None else None
+        self._here: _State | None = None  # with `run`: of the boundary where it is, once kept
         self._window: _Window | None = None
         self._kept: list[_Window] = []
         self._asked: _Window | None = None  # the one that is being replayed
@@ -163,17 +179,22 @@ class Shadow:
         self.newest_step = first_step
 
     def step(self, batch: Any) -> StepOutcome:
-        """Takes the run's next step with `batch` and returns what `train_step` returned."""
+        """Takes the run's next step with `batch` and returns what `train_step` returned, with the
+        mean of all ranks' losses.
+        """
         if self._window is None and self.newest_step % self._every == 0:
-            self._window = _Window(self._state())
-            self._report(self._window.start)
+            start = self._state()
+            attempt = self._run._attempt if self._run is not None else 0
+            self._window = _Window(attempt, start, self._choices())
+        self._leave()
         self.newest_step += 1
         set_step(self._model, self.newest_step, self._job.faults)
-        outcome = self._job.train_step(batch)
+        loss, norm = self._job.train_step(batch)
+        loss = mean_of_ranks(loss)  # as of a replay
         if self._window is not None:
             self._window.batches.append(copy.deepcopy(batch) if self._copy_batches else batch)
-            self._window.losses.append(outcome[0])
-        return outcome
+            self._window.losses.append(loss)
+        return loss, norm
 
     def verify(self) -> ShadowWindow | None:
         """Between two steps. Behind a window's last one it is measured and returned; with `run`,
@@ -183,7 +204,6 @@ class Shadow:
         if window is not None and len(window.batches) == self._steps:
             self._window = None
             window.end = self._state()
-            self._report(window.end)
             if self._leases is None:
                 return self._measure(window)
             self._kept.append(window)
@@ -200,7 +220,9 @@ class Shadow:
             for state in (window.start, window.end):
                 if state is not None and state.uri == rollback.checkpoint_uri:
                     state.snapshot.restore()
-                    return self.drop(state.step)
+                    self.drop(state.step)
+                    self._here = state.hold()
+                    return
         raise Rejected(f"{rollback.checkpoint_uri} is not kept any more (keep = {self._keep})")
 
     def drop(self, newest_step: int) -> None:
@@ -208,6 +230,7 @@ class Shadow:
         if self._window is not None:
             self._window.close()
         self._window = None
+        self._leave()
         self.newest_step = newest_step
 
     def close(self) -> None:
@@ -221,6 +244,7 @@ class Shadow:
     def _measure(self, window: _Window) -> ShadowWindow:
         run_hash = weights_hash(self._model)
         assert window.end is not None
+        choices = self._choices()
         results = {}
         try:
             for name in self._arms:
@@ -230,7 +254,7 @@ class Shadow:
                 task.end_checkpoint, task.evaluate_endpoints = window.end.uri, True
                 results[name] = self._replay(window, task)
         finally:
-            self._go_back_to(window.end)
+            self._go_back_to(window.end.snapshot, choices)
             window.close()
         losses = [float(loss) for loss in window.losses]
         measured = ShadowWindow(window.start.step, losses, run_hash, results)
@@ -253,13 +277,14 @@ class Shadow:
     def _answer(self, task: ReplayTask) -> ReplayResult:
         """Replays what the controller asks for. Raises ReplayFailed for a window that is gone."""
         for window in self._kept:
-            if window.start.uri == task.checkpoint and len(window.batches) == task.steps:
-                now = self._state()
+            its = (window.attempt, window.start.uri, len(window.batches))
+            if its == (task.attempt, task.checkpoint, task.steps):
+                now, choices = self._snapshot(), self._choices()
                 try:
                     return self._replay(window, task)
                 finally:
-                    self._go_back_to(now)
-                    now.snapshot.close()
+                    self._go_back_to(now, choices)
+                    now.close()
         raise ReplayFailed(f"{task.checkpoint}, {task.steps} steps: not kept (keep = {self._keep})")
 
     def _replay(self, window: _Window, task: ReplayTask) -> ReplayResult:
@@ -274,7 +299,7 @@ class Shadow:
         assert window is not None
         for state in (window.start, window.end):
             if state is not None and (state.uri, state.step) == (uri, step):
-                return self._go_back_to(state)
+                return self._go_back_to(state.snapshot, window.choices)
         raise ReplayFailed(f"{uri} of step {step} is not kept")
 
     def _batch_of(self, step: int) -> Any:
@@ -282,23 +307,36 @@ class Shadow:
         return self._asked.batches[step - self._asked.start.step - 1]
 
     def _state(self) -> _State:
-        self._states += 1
-        snapshot = Snapshot(
-            self._model, self._optimizer, self._others, self._place, self._directory
-        )
-        choices = {site: module.choice for site, module in plan_sites(self._model).items()}
-        return _State(
-            self.newest_step, f"memory:{self.newest_step}/{self._states}", snapshot, choices
-        )
+        """Returns the state at this boundary. With a run it is kept and reported once: the
+        controller takes one checkpoint of a step, and that of a rollback as the base behind it.
+        """
+        state = self._here
+        if state is None:
+            self._states += 1
+            uri = f"memory:{self.newest_step}/{self._states}"
+            state = _State(self.newest_step, uri, self._snapshot())
+            if self._run is None:
+                return state
+            self._here = state
+            self._run.checkpoint(uri, step=self.newest_step)
+        return state.hold()
 
-    def _go_back_to(self, state: _State) -> None:
-        state.snapshot.restore()
+    def _leave(self) -> None:
+        """The run leaves the boundary where it is."""
+        if self._here is not None:
+            self._here.release()
+            self._here = None
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._model, self._optimizer, self._others, self._place, self._directory)
+
+    def _choices(self) -> dict[str, SiteChoice]:
+        return {site: module.choice for site, module in plan_sites(self._model).items()}
+
+    def _go_back_to(self, snapshot: Snapshot, choices: Mapping[str, SiteChoice]) -> None:
+        snapshot.restore()
         for site, module in plan_sites(self._model).items():
-            module.choice = state.choices[site]
-
-    def _report(self, state: _State) -> None:
-        if self._run is not None:
-            self._run.checkpoint(state.uri, step=state.step)
+            module.choice = choices[site]
 
 
 def _listed(scheduler: Stateful | Sequence[Stateful] | None) -> Sequence[Stateful]:

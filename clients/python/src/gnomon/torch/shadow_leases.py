@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from gnomon.connection import Backoff, asked_pause
+from gnomon.connection import Backoff, Connection, asked_pause
 from gnomon.errors import SERVER_ERRORS_MAX, ApiError, ConfigError, GnomonError
 from gnomon.leases import LeaseClient, LeaseKeeper
 from gnomon.records import Lease, LeaseRequest
@@ -35,9 +35,8 @@ class ShadowLeases:
         self._client: LeaseClient | None = None
         lead = run._lead
         if rank() == 0 and lead is not None and not lead._options.offline:
-            self._options = lead._options.client
             self._fingerprint = lead._options.registration.fingerprint
-            self._client = LeaseClient(self._options)
+            self._client = LeaseClient(Connection(lead._options.client))
             self._thread = threading.Thread(target=self._work, name="gnomon-shadow", daemon=True)
             self._thread.start()
 
@@ -96,7 +95,7 @@ class ShadowLeases:
             backoff.reset()
             if lease is None:
                 continue
-            keeper = LeaseKeeper(self._options, lease, log)
+            keeper = LeaseKeeper(self._client.connection.another(), lease, log)
             self._waiting.put((lease, keeper))
             outcome = self._answers.get()
             if outcome is not None and not keeper.lost:
@@ -109,7 +108,9 @@ class ShadowLeases:
             return
         if isinstance(outcome, Exception):
             log.error("lease %d: %s", lease.lease, outcome, exc_info=outcome)
-        client, backoff, errors = LeaseClient(self._options), Backoff(), 0
+        assert self._client is not None
+        client = LeaseClient(self._client.connection.another())  # `close` cancels the other one
+        backoff, errors = Backoff(), 0
         while not keeper.lost:
             try:
                 if isinstance(outcome, ReplayResult):
