@@ -79,7 +79,8 @@ void RunCheckpoints::write_last(const std::string& weights_hash) {
     try {
       return write_and_wait(weights_hash);
     } catch (const SystemError& error) {
-      log_.error("the run's last checkpoint WAITS: {}", error.what());
+      log_.error("the run's last checkpoint WAITS{}: {}",
+                 error.disk_full() ? " for room on the disk" : "", error.what());
       if (shutdown_.wait_for(kRetry)) throw Interrupted(error.what());
     }
   }

@@ -77,8 +77,6 @@ ReportAck start_attempt(WriteContext write, int64_t id, const AttemptStart& atte
                     "another job_id for a new run");
   }
   check_plan(connection, run, attempt.plan_version);
-  // A later registration may have another one.
-  if (!fresh.fingerprint) fresh.fingerprint = to_json(run.registration.fingerprint);
   if (run.life != "live") revive(write, run);
   ledger::insert(connection, fresh);
   write.runs.set_terms_on_commit(write.transaction, run);

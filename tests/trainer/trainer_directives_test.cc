@@ -373,7 +373,14 @@ TEST_P(TrainerKilledWith, APlanOutlivesAKillAlthoughNoCheckpointHasIt) {
   ASSERT_TRUE(controller_.reaches(number, "applied"));
   trainer->signal(SIGKILL);
   trainer->wait();
-  if (GetParam() == "no checkpoint") std::filesystem::remove_all(run_dir() / "checkpoints");
+  if (GetParam() == "no checkpoint") {  // as where the kill came before the first one
+    std::filesystem::remove_all(run_dir() / "checkpoints");
+    std::string state = read_file(run_dir() / "run_state.toml");
+    const std::string had = "checkpointed = true";
+    ASSERT_NE(state.find(had), std::string::npos);
+    state.replace(state.find(had), had.size(), "checkpointed = false");
+    write_file_atomically(run_dir() / "run_state.toml", state);
+  }
   trainer = start(config(1000000), {"--controller", controller_.url()});
   ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; })) << trainer->output();
   stop(*trainer);
