@@ -33,18 +33,18 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     models: list[Any] = []
-    adopt, enter = gnomon.torch.adopt, Step.__enter__
+    init, enter = gnomon.torch.init, Step.__enter__
 
-    def adopt_and_keep(model: Any, plan: Any) -> list[str]:
+    def keep_and_init(model: Any, *arguments: Any, **options: Any) -> gnomon.Run:
         models.append(model)
-        return adopt(model, plan)
+        return init(model, *arguments, **options)
 
     def enter_with_fault(step: Step) -> Step:
         enter(step)
         gnomon.torch.set_step(models[0], step.step, (FAULT,))
         return step
 
-    gnomon.torch.adopt = adopt_and_keep  # type: ignore[assignment]
+    gnomon.torch.init = keep_and_init
     Step.__enter__ = enter_with_fault  # type: ignore[method-assign]
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")

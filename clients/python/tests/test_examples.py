@@ -38,14 +38,14 @@ def start(example: str, script: str, folder: pathlib.Path, url: str, *arguments:
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
 
-def test_supervision_adds_at_most_17_lines_to_a_loop_of_nanogpts_shape() -> None:
+def test_supervision_adds_at_most_12_lines_to_a_loop_of_nanogpts_shape() -> None:
     before, after = (
         [line.strip() for line in (EXAMPLES / "plain_pytorch" / name).read_text().splitlines()]
         for name in ("train.py", "train_supervised.py")
     )
     lines = [line for line in difflib.ndiff(before[1:], after[1:]) if line.startswith("+ ")]
     added = [line for line in lines if line.strip() != "+"]
-    assert len(added) <= 17, added
+    assert len(added) <= 12, added
 
 
 @pytest.mark.parametrize("example", ["transformers", "lightning", "torchao"])
@@ -83,12 +83,10 @@ def test_the_plain_loop_that_was_killed_goes_on(daemon: Daemon, tmp_path: pathli
 
     start_until(lambda: last()["step"] > 20)
     base = json.loads((tmp_path / "gnomon" / "fp8" / "state.json").read_text())["checkpoints"][-1]
-    made = (pathlib.Path(base["uri"]) / "state.pt").stat().st_ino
     start_until(lambda: last()["attempt"] == 2 and last()["step"] > base["step"] + 10)
     attempts = daemon.get("/v1/runs/run-1")["attempts"]
     found = [(each["cause"], each["base_step"]) for each in attempts]
     assert found == [("start", 0), ("restart", base["step"])]
-    assert (pathlib.Path(base["uri"]) / "state.pt").stat().st_ino == made, "it was written again"
 
 
 def test_the_plain_loop_is_verified_rolled_back_and_pinned(

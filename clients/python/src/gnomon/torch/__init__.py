@@ -21,6 +21,7 @@ from gnomon.torch.scaled_gemm import kernel_of
 from gnomon.torch.self_test import SelfTest, resume_self_test
 from gnomon.torch.shadow import Shadow, ShadowWindow
 from gnomon.torch.snapshot import Snapshot
+from gnomon.torch.supervised import init
 from gnomon.torch.weights_hash import weights_hash
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "attach",
     "broadcast",
     "fingerprint",
+    "init",
     "kernel_of",
     "linear_sites",
     "make_verifier",
