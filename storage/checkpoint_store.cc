@@ -55,6 +55,17 @@ int64_t regular_file_bytes(const fs::path& path) {
   return S_ISREG(status.st_mode) ? status.st_size : -1;
 }
 
+// Throws SystemError where it cannot be known now.
+bool is_directory_now(const fs::path& path) {
+  std::error_code error;
+  const bool is = fs::is_directory(path, error);
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {
+    throw SystemError("look at", path.string(), error.value());
+  }
+  return is;
+}
+
 std::string hash_of(const std::string& text) {
   Hash128 hash;
   hash.update(text.data(), text.size());
@@ -181,11 +192,11 @@ ManifestEntry write_tensors(const fs::path& directory, const char* name,
                             const std::vector<TensorView>& tensors) {
   const fs::path path = directory / name;
   std::string hash = write_safetensors(path, tensors, {{"format", "pt"}});
-  return {name, static_cast<int64_t>(fs::file_size(path)), hash};
+  return {name, regular_file_bytes(path), hash};
 }
 
 void create_directories_synced(const fs::path& path) {
-  if (path.empty() || fs::is_directory(path)) return;
+  if (path.empty() || is_directory_now(path)) return;
   create_directories_synced(path.parent_path());
   if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST)
     throw SystemError("create", path.string(), errno);
@@ -265,13 +276,7 @@ std::vector<CheckpointInfo> CheckpointStore::retain(
 CheckpointInfo verify_checkpoint(const fs::path& directory) {
   const fs::path path = plain(directory);
   try {
-    std::error_code error;
-    const bool there = fs::is_directory(path, error);
-    if (error && error != std::errc::no_such_file_or_directory &&
-        error != std::errc::not_a_directory) {
-      throw SystemError("look at", path.string(), error.value());
-    }
-    if (!there) throw Error("there is no such directory");
+    if (!is_directory_now(path)) throw Error("there is no such directory");
     return verify_directory(path);
   } catch (const Error& error) {
     // What the system does not let us read now may be whole.

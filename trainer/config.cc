@@ -50,6 +50,7 @@ class ConfigBuilder {
     apply_model(apply_data());
     apply_precision();
     apply_controller();
+    config_.file_plan = config_.plan;
     check_together();
     apply_faults();
     return std::move(config_);

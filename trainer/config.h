@@ -62,7 +62,8 @@ struct TrainerConfig {
   std::string watch_gpu;  // PCI bus id of the GPU whose health is reported; empty: that of
                           // run.device, if it is a GPU
   EngineConfig engine;
-  PrecisionPlan plan;  // the run's base plan
+  PrecisionPlan plan;       // the run's base plan
+  PrecisionPlan file_plan;  // what [precision] says, whatever the device can do
   int64_t checkpoint_every = 0;
   int keep_last = 0;
   ClientOptions controller;             // without a URL: train without one

@@ -85,7 +85,9 @@ void DirectiveHandler::apply_checkpoint_now(const Directive& directive,
   std::string why;
   try {
     checkpoints_.write_and_wait(weights_hash);
-  } catch (const Error& error) {
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
     why = error.what();
   }
   acknowledge(directive, why.empty() ? AckState("applied") : "rejected", engine_.step(), why);

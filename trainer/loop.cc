@@ -169,7 +169,9 @@ void TrainingLoop::interrupt() {
   log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
   try {
     checkpoints_.write_and_wait(weights_hash_);
-  } catch (const SystemError& error) {
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
     log_.error("no checkpoint of step {}: {}. The next start goes on from the one before",
                engine_.step(), error.what());
   }

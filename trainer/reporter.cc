@@ -248,8 +248,6 @@ void Reporter::register_run() {
     std::lock_guard lock(mutex_);
     registration.last_directive = standing_.last_directive;
     registration.newest_plan_version = standing_.newest_plan_version;
-    registration.newest_attempt =
-        standing_.attempts.empty() ? 0 : standing_.attempts.back().attempt;
   }
   const std::string target = own("/v1/runs");
   const bool sends_incarnation = target != "/v1/runs";

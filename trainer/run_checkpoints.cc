@@ -53,12 +53,12 @@ CheckpointerCallbacks RunCheckpoints::callbacks() {
   return calls;
 }
 
-void RunCheckpoints::write(const std::string& weights_hash) {
+bool RunCheckpoints::write(const std::string& weights_hash) {
   const RunState& state = directory_.state();
   const std::pair<int64_t, int64_t> id{state.attempt(), engine_.step()};
-  if ((last_ == id && !checkpointer_.failed()) ||
-      (state.attempts.back().start.base_step == id.second && !directory_.base_checkpoint().empty()))
-    return;
+  if (state.attempts.back().start.base_step == id.second && !directory_.base_checkpoint().empty())
+    return false;
+  if (last_ == id && !checkpointer_.failed()) return true;
   last_ = id;
   CheckpointReport report;
   report.attempt = id.first;
@@ -66,11 +66,13 @@ void RunCheckpoints::write(const std::string& weights_hash) {
   report.plan_version = engine_.plan().version;
   report.weights_hash = weights_hash;
   checkpointer_.begin(engine_.checkpoint_in_place(), report);
+  return true;
 }
 
 void RunCheckpoints::write_and_wait(const std::string& weights_hash) {
-  write(weights_hash);
+  if (!write(weights_hash)) return;
   checkpointer_.drain();
+  remember_first();
 }
 
 void RunCheckpoints::write_last(const std::string& weights_hash) {

@@ -26,8 +26,8 @@ class RunCheckpoints {
                  Shutdown& shutdown, spdlog::logger& log);
 
   // Takes one of the present state, whose weights have `weights_hash`, unless there is one. It is
-  // written in the background.
-  void write(const std::string& weights_hash);
+  // written in the background. Returns false where the attempt began with this state.
+  bool write(const std::string& weights_hash);
   // The same, and waits until it is written.
   void write_and_wait(const std::string& weights_hash);
   // The same for what the run was for: waits while the storage does not take it. Throws

@@ -163,7 +163,7 @@ void RunDirectory::refuse_other_configuration(const EngineConfig& before,
 void RunDirectory::refuse_other_plan() const {
   if (state_.base_plan.empty() ||
       PrecisionPlan::parse(state_.base_plan, state_file_.string()).to_toml() ==
-          config_.plan.to_toml()) {
+          config_.file_plan.to_toml()) {
     return;
   }
   throw ConfigError(config_.file, config_.lines.at("precision"), "precision", "another plan",
@@ -213,7 +213,7 @@ void RunDirectory::add_attempt(AttemptCause cause, const AttemptBase& base, cons
     std::lock_guard lock(base_mutex_);
     base_checkpoint_ = base.checkpoint;
   }
-  if (state_.attempts.empty()) state_.base_plan = config_.plan.to_toml();
+  if (state_.attempts.empty()) state_.base_plan = config_.file_plan.to_toml();
   state_.attempts.push_back(record);
   state_.plan = engine.plan().to_toml();
 }

@@ -82,11 +82,6 @@ RunRegistered register_again(WriteContext write, CachedRun& run,
                               registration.last_directive >= run.state.next_directive ||
                               registration.newest_plan_version >= run.state.next_plan_version;
   Connection& connection = write.transaction.connection();
-  if (before.base_plan != registration.base_plan) {
-    ledger::insert_audit(
-        connection, write.runs.now(), run.id, "base_plan_kept",
-        "the trainer registered again with another base plan; the first one stays");
-  }
   const std::string base_plan = before.base_plan;
   run.registration = registration;
   run.registration.base_plan = base_plan;
@@ -99,19 +94,6 @@ RunRegistered register_again(WriteContext write, CachedRun& run,
     ledger::insert_fault(connection, run.id, fault);
   }
   return registered_as(run.id, run.state, run.policy);
-}
-
-// Another run that happens to have the same name would be taken for this one, and replace its
-// trainer.
-void refuse_another_run(Connection& connection, int64_t id, const RunRegistration& registration) {
-  const int64_t newest = ledger::newest_attempt(connection, id);
-  if (registration.newest_attempt.value_or(newest) >= newest) return;
-  throw HttpError(
-      409, "Another run under a known name",
-      fmt::format("run {}/{} has attempt {} on record; its trainer knows of {}", registration.name,
-                  registration.job_id, newest, *registration.newest_attempt),
-      "another job_id, or the directory in which that run began",
-      AuditNote{id, "another_run_refused", registration.fingerprint.device});
 }
 
 // Whose the run is from now on. Throws HttpError (409, kTrainerReplaced).
@@ -150,7 +132,6 @@ RunRegistered register_run(WriteContext write, const RunRegistration& registrati
   if (const std::optional<int64_t> known =
           ledger::find_run(connection, registration.name, registration.job_id)) {
     write.runs.load(write.transaction, *known);  // refuses one that is being deleted
-    refuse_another_run(connection, *known, registration);
     take_over(write, *known, process);
     return register_again(write, write.runs.load(write.transaction, *known), registration);
   }

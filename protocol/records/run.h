@@ -124,7 +124,6 @@ struct RunRegistration {
   // directives and plans are numbered from there on.
   int64_t last_directive = 0;
   int64_t newest_plan_version = 0;
-  std::optional<int64_t> newest_attempt = {};
   bool trainer_replays = false;
   // It asks for those alone that only the trainer can do: where two sources contradict each other,
   // or one is alone.
@@ -165,11 +164,6 @@ struct RunRegistration {
                      "behind it."});
     v("newest_plan_version", &R::newest_plan_version,
       Member{.range = kStep, .help = "The same of plans."});
-    v("newest_attempt", &R::newest_attempt,
-      Member{.range = kStep,
-             .help =
-                 "The newest attempt that the trainer knows; 0 none. With fewer than the ledger "
-                 "has it is another run under the same name, and refused (409)."});
     v("trainer_replays", &R::trainer_replays,
       Member{.help = "The trainer asks for leases itself (inline verification)."});
     v("trainer_confirms", &R::trainer_confirms,

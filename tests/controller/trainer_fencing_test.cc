@@ -20,13 +20,11 @@ class Process {
   Process(const std::string& url, std::string incarnation)
       : client_(url), incarnation_(std::move(incarnation)) {}
   // `running`: how long it has run by then.
-  HttpResponse begin(double running, std::optional<int64_t> newest_attempt = {}) {
+  HttpResponse begin(double running) {
     const std::string query =
         incarnation_.empty() ? ""
                              : fmt::format("?incarnation={}&running={}", incarnation_, running);
-    RunRegistration registration = test_registration();
-    registration.newest_attempt = newest_attempt;
-    return client_.request("POST", "/v1/runs" + query, to_json(registration));
+    return client_.request("POST", "/v1/runs" + query, to_json(test_registration()));
   }
   HttpResponse post(const std::string& what, const std::string& body) {
     return client_.request("POST", fmt::format("/v1/runs/run-1/{}{}", what, own("?")), body);
@@ -128,19 +126,6 @@ TEST_F(TrainerFencingTest, TheTrainerThatStartedLaterTakesOver) {
   EXPECT_EQ(newer.ack("applied", 2).status, 200);
   EXPECT_EQ(state_of_directive(), "applied");
   EXPECT_EQ(newer.step(2, 2).status, 200);
-}
-
-// A run from scratch that happens to have the name of another one.
-TEST_F(TrainerFencingTest, AnotherRunOfTheSameNameTakesNothingOver) {
-  ASSERT_EQ(older.begin(900, 0).status, 200);
-  ASSERT_EQ(newer.begin(1, 0).status, 200) << "no attempt has begun";
-  ASSERT_EQ(newer.attempt(1).status, 200);
-  Process third{daemon.url(), "cccc"};
-  const HttpResponse refused = third.begin(0.5, 0);
-  EXPECT_EQ(refused.status, 409);
-  EXPECT_THAT(refused.body, HasSubstr("Another run under a known name"));
-  EXPECT_EQ(newer.step(1, 1).status, 200) << "it still has its run";
-  EXPECT_EQ(third.begin(0.5, 1).status, 200) << "the run's next process";
 }
 
 TEST_F(TrainerFencingTest, DirectivesOfTheReplacedTrainerAreDeliveredAgain) {

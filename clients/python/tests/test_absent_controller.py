@@ -186,11 +186,13 @@ def test_a_run_that_is_refused_is_an_error_and_a_pause_says_why(
     take_steps(run, 1)
     trainer.wait_for_steps(1)
     run._close(1)
-    other = trainer.init(directory=tmp_path / "other", on_loss="pause", grace_seconds=0.0)
+    other = trainer.init(
+        sites=SITES[:2], directory=tmp_path / "other", on_loss="pause", grace_seconds=0.0
+    )
     lead = other._lead
     assert lead is not None
     wait_for(lambda: lead.contact.away_seconds() > 1.5, 10, "more than one refusal")
-    why = "409 Another run under a known name"
+    why = "409 Another model under a known name"
     errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
     assert [why in it and "not supervised" in it for it in errors] == [True], "once a minute"
     assert why in lead.why_waiting()

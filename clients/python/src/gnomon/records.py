@@ -99,9 +99,6 @@ class RunRegistration:
     framework: str | None = field(default=None, kw_only=True)
     # The newest directive that the trainer knows; a new ledger goes on numbering behind it.
     last_directive: int | None = field(default=None, kw_only=True)
-    # The newest attempt that the trainer knows; 0 none. With fewer than the ledger has it is
-    # another run under the same name, and refused (409).
-    newest_attempt: int | None = field(default=None, kw_only=True)
     # The same of plans.
     newest_plan_version: int | None = field(default=None, kw_only=True)
     parameters: int | None = field(default=None, kw_only=True)

@@ -151,7 +151,8 @@ def _start_of(lead: Supervision, plan: PrecisionPlan) -> Start:
     pending = state.pending
     if pending is not None and pending.kind == "rollback":
         uri = pending.checkpoint_uri or ""
-        if not is_there(uri):
+        # Where none is there, their storage may not be mounted yet: the load then fails.
+        if not is_there(uri) and state.newest_checkpoint() is not None:
             lead.reject_pending(f"the checkpoint {uri} is not there any more")
             pending = None
     if pending is not None and pending.plan:

@@ -239,9 +239,6 @@ class Reporter:
         standing = self._standing()
         self._registration.last_directive = standing.last_directive
         self._registration.newest_plan_version = max(standing.newest_plan_version, 0)
-        self._registration.newest_attempt = max(
-            (each.attempt for each in standing.attempts), default=0
-        )
         message = self.description.known("RunRegistration", to_value(self._registration))
         if "capabilities" in message:
             its = message["capabilities"]

@@ -33,6 +33,7 @@ from gnomon.run import Rollback, Run
 from gnomon.torch.checkpoint import Stateful
 from gnomon.torch.faults import Fault
 from gnomon.torch.plan_linear import SiteChoice, plan_sites, set_step
+from gnomon.torch.random_state import random_state, set_random_state
 from gnomon.torch.ranks import broadcast, is_together, mean_of_ranks
 from gnomon.torch.replay import ArmContext, Job, StepOutcome, replay
 from gnomon.torch.shadow_leases import ShadowLeases
@@ -95,11 +96,13 @@ class _Window:
     """A window whose steps the run is taking, or has taken.
 
     choices: what the layers run in from its first step on; a plan comes after the state was kept.
+    random: random numbers before its first step; the loop may have drawn some since the state.
     """
 
     attempt: int
     start: _State
     choices: dict[str, SiteChoice]
+    random: dict[str, Any]
     end: _State | None = None
     batches: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
@@ -185,7 +188,7 @@ class Shadow:
         if self._window is None and self.newest_step % self._every == 0:
             start = self._state()
             attempt = self._run._attempt if self._run is not None else 0
-            self._window = _Window(attempt, start, self._choices())
+            self._window = _Window(attempt, start, self._choices(), random_state())
         self._leave()
         self.newest_step += 1
         set_step(self._model, self.newest_step, self._job.faults)
@@ -299,7 +302,10 @@ class Shadow:
         assert window is not None
         for state in (window.start, window.end):
             if state is not None and (state.uri, state.step) == (uri, step):
-                return self._go_back_to(state.snapshot, window.choices)
+                self._go_back_to(state.snapshot, window.choices)
+                if state is window.start:
+                    set_random_state(window.random)
+                return
         raise ReplayFailed(f"{uri} of step {step} is not kept")
 
     def _batch_of(self, step: int) -> Any:
