@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -204,6 +205,30 @@ TEST_F(TrainerDirectives, ACheckpointNowIsAnsweredOnceItIsOnDisk) {
   const int64_t written = controller_.issue("checkpoint_now");
   ASSERT_TRUE(controller_.reaches(written, "applied")) << trainer->output();
   EXPECT_EQ(controller_.received().checkpoints.back().step, controller_.last_ack(written).step);
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, AWriteThatFailedIsForgottenWithItsBranch) {
+  const auto trainer = start_long("", {{"every = 10", "every = 1000000"}});
+  ASSERT_TRUE(eventually([this] { return controller_.received().checkpoints.size() == 1; }));
+  const CheckpointReport base = controller_.received().checkpoints[0];
+  controller_.protect({base.uri});
+  const int64_t paused = controller_.issue("pause");
+  ASSERT_TRUE(controller_.reaches(paused, "applied"));
+  rlimit before{};
+  ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, nullptr, &before), 0);
+  rlimit small = before;
+  small.rlim_cur =
+      std::filesystem::file_size(std::filesystem::path(base.uri) / "optimizer.safetensors") / 2;
+  ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &small, nullptr), 0);
+  const int64_t failed = controller_.issue("checkpoint_now");
+  EXPECT_TRUE(controller_.reaches(failed, "rejected")) << trainer->output();
+  Directive directive;
+  directive.kind = "rollback";
+  directive.checkpoint_uri = base.uri;
+  ASSERT_TRUE(controller_.reaches(controller_.issue(directive), "applied")) << trainer->output();
+  const int64_t there = controller_.issue("checkpoint_now");
+  EXPECT_TRUE(controller_.reaches(there, "applied")) << trainer->output();
   stop(*trainer);
 }
 
