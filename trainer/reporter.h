@@ -33,7 +33,7 @@ class Contact {
   void failed(const std::string& why);
   // Time since the first failure after the last success; 0 while it answers.
   double away_seconds() const;
-  // Of the newest failure.
+  // The newest failure, in words.
   std::string why() const;
   // True when it is time to say what the controller refuses: once a minute, whoever asks.
   bool should_log_refusal();

@@ -72,43 +72,6 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   EXPECT_THROW(post(), JsonError);
 }
 
-TEST_F(LedgerTest, ARunKeepsItsBasePlan) {
-  Ledger ledger(options());
-  Metrics metrics;
-  ReplayQueue queue;
-  ChangeNotifiers notifiers;
-  RunCache runs(
-      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
-  RunRegistration run = small_registration();
-  for (const char* more : {"", "# another text\n"}) {
-    run.base_plan += more;
-    ledger.write([&](LedgerTransaction& transaction) { register_run({runs, transaction}, run); });
-  }
-  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE registration LIKE '%another text%'"),
-            0);
-}
-
-// A clock that was hours ahead is set right, and the daemon started again.
-TEST_F(LedgerTest, ATrainerOfTheFutureKeepsNobodyOut) {
-  Ledger ledger(options());
-  Metrics metrics;
-  ReplayQueue queue;
-  ChangeNotifiers notifiers;
-  double now = 1e9 + 9 * 3600;
-  RunCache runs(
-      metrics, queue, notifiers, RunCacheOptions{"", 3600}, [&] { return now; },
-      [] { return 0.0; });
-  const auto begin = [&](const std::string& incarnation, double running) {
-    ledger.write([&](LedgerTransaction& transaction) {
-      register_run({runs, transaction}, small_registration(), {incarnation, running});
-    });
-  };
-  begin("first", 10);
-  now = 1e9;
-  begin("second", 1);
-  EXPECT_THROW(begin("first", 20), HttpError) << "that began before the second";
-}
-
 // The core orders nothing that the trainer cannot do, so it must hear what that is.
 TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   Ledger ledger(options());
@@ -135,7 +98,47 @@ TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   EXPECT_EQ(known_to_core(), run.capabilities);
 }
 
-class EndedRunTest : public LedgerTest {
+class RunsTest : public LedgerTest {
+ protected:
+  double now = 1e9;
+  double steady = 1000;
+  Ledger ledger{options()};
+  Metrics metrics;
+  ReplayQueue queue;
+  ChangeNotifiers notifiers;
+  RunCache runs{metrics,
+                queue,
+                notifiers,
+                RunCacheOptions{"", 3600},
+                [this] { return now; },
+                [this] { return steady; }};
+};
+
+TEST_F(RunsTest, ARunKeepsItsBasePlan) {
+  RunRegistration run = small_registration();
+  for (const char* more : {"", "# another text\n"}) {
+    run.base_plan += more;
+    ledger.write([&](LedgerTransaction& transaction) { register_run({runs, transaction}, run); });
+  }
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE registration LIKE '%another text%'"),
+            0);
+}
+
+// A clock that was hours ahead is set right, and the daemon started again.
+TEST_F(RunsTest, ATrainerOfTheFutureKeepsNobodyOut) {
+  const auto begin = [&](const std::string& incarnation, double running) {
+    ledger.write([&](LedgerTransaction& transaction) {
+      register_run({runs, transaction}, small_registration(), {incarnation, running});
+    });
+  };
+  now += 9 * 3600;
+  begin("first", 10);
+  now -= 9 * 3600;
+  begin("second", 1);
+  EXPECT_THROW(begin("first", 20), HttpError) << "that began before the second";
+}
+
+class EndedRunTest : public RunsTest {
  protected:
   int64_t begin() {
     int64_t run = 0;
@@ -156,17 +159,6 @@ class EndedRunTest : public LedgerTest {
       return refusal.problem().status;
     }
   }
-  double steady = 1000;
-  Ledger ledger{options()};
-  Metrics metrics;
-  ReplayQueue queue;
-  ChangeNotifiers notifiers;
-  RunCache runs{metrics,
-                queue,
-                notifiers,
-                RunCacheOptions{"", 3600},
-                [] { return 1e9; },
-                [this] { return steady; }};
 };
 
 TEST_F(EndedRunTest, ARunWithASilentTrainerCanBeEndedAsFailed) {

@@ -111,15 +111,20 @@ def test_accumulated_batches_are_one_step_with_their_mean_loss(
     assert steps[0]["loss"] == pytest.approx(want, rel=1e-6)
 
 
-def test_a_batch_that_is_left_out_ends_nothing(
-    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def leave_out(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    """Has the module return no loss for this batch."""
     whole = Module.training_step
 
     def skips(its: Module, batch: Any, batch_idx: int) -> Any:
-        return None if batch_idx == 2 else whole(its, batch, batch_idx)
+        return None if batch_idx == index else whole(its, batch, batch_idx)
 
     monkeypatch.setattr(Module, "training_step", skips)
+
+
+def test_a_batch_that_is_left_out_ends_nothing(
+    daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave_out(monkeypatch, 2)
     _, run = fit(daemon, tmp_path, 8)
     steps = daemon.get(f"/v1/runs/{run.id}/steps")
     assert [step["step"] for step in steps] == [1, 2, 4, 5, 6, 7, 8]
@@ -133,12 +138,7 @@ def test_a_batch_that_is_left_out_ends_nothing(
 def test_a_batch_that_is_left_out_of_a_step_leaves_the_others(
     daemon: Daemon, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Module.training_step
-
-    def skips(its: Module, batch: Any, batch_idx: int) -> Any:
-        return None if batch_idx == 0 else whole(its, batch, batch_idx)
-
-    monkeypatch.setattr(Module, "training_step", skips)
+    leave_out(monkeypatch, 0)
     _, run = fit(daemon, tmp_path, 2, accumulate_grad_batches=2)
     steps = daemon.get(f"/v1/runs/{run.id}/steps")
     assert [step["step"] for step in steps] == [1, 2]
