@@ -86,10 +86,10 @@ std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
   const std::optional<CheckpointInfo> base = find_resume_point(state_, *store_, skipped);
   for (const std::string& reason : skipped)
     log_.error("a checkpoint is damaged and passed over: {}", reason);
+  refuse_other_plan();
   std::optional<CheckpointReport> report;
   if (base) {
     refuse_other_configuration(read_engine_config(base->path), base->path);
-    refuse_other_plan();
     engine.load(base->path);
     report = report_of_checkpoint(*base, engine.plan().version);
   } else {
